@@ -30,8 +30,8 @@ from annotated_types import Ge, Le
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
-from lab.core import chart as draw
 from lab.core import command, errors, launch, schema
+from lab.core.chart import plot_rows
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
@@ -155,7 +155,7 @@ def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, st
 def chart(profiles: Mapping[str, Any], title: str) -> Any:
     """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
     named = {NAMES[name]: values for name, values in profiles.items()}
-    return draw.draw(
+    return plot_rows(
         per_distance(named),
         "distance",
         "per distance",

@@ -38,7 +38,7 @@ from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run
 from eval.engine.rows import columns_text, limits, short_hash
-from lab.core.chart import Rule, below, draw, layer
+from lab.core.chart import Rule, layer, plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
@@ -218,7 +218,7 @@ class FoundByDistance(run.Measure):
 
     def heat_map(self, rows: Sequence[Row]) -> Any:
         """Draw the accuracies by prompt length and distance, a map for each method."""
-        return draw(
+        return plot_rows(
             self.grid(rows),
             "distance",
             "prompt",
@@ -239,7 +239,7 @@ class FoundByDistance(run.Measure):
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
         names = [*dict.fromkeys(row["method"] for row in whole)]
-        plot = partial(draw, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
+        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
         plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="retrieval accuracy")
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
         points = plot_share(whole, low="low", high="high", kind="point", rules=rules, title=self.title())
@@ -247,9 +247,9 @@ class FoundByDistance(run.Measure):
         counted = [row for row in whole if row["f"]]
         maps = [self.heat_map(rows)] if self.others else []
         if not counted:
-            return below(above, *maps) if maps else above
+            return vconcat(above, *maps) if maps else above
         counts = plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False)
-        return below(above, counts, *maps)
+        return vconcat(above, counts, *maps)
 
 
 def reach_line(row: Row) -> str:

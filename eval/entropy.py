@@ -34,8 +34,7 @@ from torch import Tensor
 
 from eval.engine import command, run, subject
 from eval.engine.rows import pivot, to_text
-from lab.core import chart as draw
-from lab.core import schema
+from lab.core import chart, schema
 from lab.core.command import Bar, start
 from lab.core.rows import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
@@ -97,10 +96,10 @@ class Entropy(run.OnTexts):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
         rules = self.window_between(self.visible)
-        plot = partial(draw.draw, rows, "visible", log_x=True, x_title="visible tokens n", y_title=Y_TITLE)
+        plot = partial(chart.plot_rows, rows, "visible", log_x=True, x_title="visible tokens n", y_title=Y_TITLE)
         lines = plot("entropy", "layer", rules=rules)
-        uniform = plot("uniform", color=draw.GREY, marks=False)
-        return draw.layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
+        uniform = plot("uniform", color=chart.GREY, marks=False)
+        return chart.layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()

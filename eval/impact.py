@@ -32,7 +32,7 @@ from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
 from eval.engine.texts import NO_CORPUS, draw_texts
 from lab.core.arrays import IGNORE
-from lab.core.chart import draw, save
+from lab.core.chart import plot_rows, save
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
@@ -167,7 +167,7 @@ def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> 
     shares = pd.crosstab(labels[marked], at, normalize="columns")
     largest = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
     rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
-    return draw(
+    return plot_rows(
         rows,
         "position",
         "share",

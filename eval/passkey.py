@@ -46,7 +46,7 @@ from eval.engine.random_words import draw_number
 from eval.engine.rows import pivot, to_text
 from eval.engine.subject import SUBJECT
 from eval.engine.texts import read_text
-from lab.core.chart import draw
+from lab.core.chart import plot_rows
 from lab.core.command import start
 from lab.core.rows import Row
 from lab.core.schema import Length, PathText, Tests
@@ -193,7 +193,7 @@ class Passkey(run.Measure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
         cells = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
-        return draw(
+        return plot_rows(
             cells,
             "length",
             "depth",

@@ -40,8 +40,7 @@ from eval.engine import command
 from eval.engine.lengths import FloatArray, natural_lengths
 from eval.engine.rows import Result, to_text
 from lab import skip
-from lab.core import chart as draw
-from lab.core import errors, schema
+from lab.core import chart, errors, schema
 from lab.core.arrays import IntArray
 from lab.core.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.core.rows import Row
@@ -222,11 +221,11 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
     places = pd.MultiIndex.from_product([at, at], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, places).reset_index()
-    heat = partial(draw.draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
+    heat = partial(chart.plot_rows, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
     trained = f"training: natural lengths, L = {len(f):,} tokens"
-    return draw.beside(
+    return chart.hconcat(
         heat("position", title="relative position, tokens"),
         heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
         title=f"{distance.method}: {parameters}; a text of {options.length:,} tokens; {trained}",

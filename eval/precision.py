@@ -46,7 +46,7 @@ from torch import Tensor
 
 from eval.engine import command, run, subject
 from eval.engine.rows import pivot, to_text
-from lab.core.chart import beside, draw
+from lab.core.chart import hconcat, plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
@@ -169,7 +169,7 @@ class Precision(run.OnTexts):
             for token, value in enumerate(row["values"], 1):
                 by_token.append({"token": token, "value": value, "curve": row["curve"]})
         shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
-        return beside(
+        return hconcat(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
             panel(
@@ -191,7 +191,7 @@ def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -
     """Draw a line for each weights and arithmetic; an exact 0 leaves a gap, as a logarithmic axis has none."""
     points = [{**row, "value": row["value"] or None} for row in rows]
     some = any(row["value"] for row in points)
-    plot = partial(draw, points, x, "value", "curve", title=title, x_title=x_title, y_title=y_title)
+    plot = partial(plot_rows, points, x, "value", "curve", title=title, x_title=x_title, y_title=y_title)
     return plot(log_x=x != "shift", log_y=some, marks=x != "token", width=380)
 
 

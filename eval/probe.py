@@ -38,8 +38,7 @@ from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
 from eval.engine.rows import Column, Results, columns_text, limits, short_hash
-from lab.core import chart as draw
-from lab.core import errors
+from lab.core import chart, errors
 from lab.core.command import start
 from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
@@ -127,9 +126,9 @@ class ByLength(needles.NeedleMeasure):
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         for row in summary["thresholds"]:
-            rules.append(draw.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
+            rules.append(chart.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
             if row["effective_length"]:
-                rules.append(draw.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
+                rules.append(chart.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
         fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
         points = [{**row, "curve": "tests passed"} for row in curve]
         points += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]

@@ -29,7 +29,7 @@ from annotated_types import Ge
 
 from eval.engine import command, run, texts
 from eval.engine.rows import columns_text, limits
-from lab.core.chart import below, draw
+from lab.core.chart import plot_rows, vconcat
 from lab.core.command import Bar, parse_method, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.rows import CONFIDENCE, Row
@@ -156,12 +156,12 @@ class Recall(run.OnTexts):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits; below, the share right with each context."""
         bins = [row for row in rows if row["metric"] == "recall"]
-        plot = partial(draw, log_x=True, x_title="distance of the evidence (tokens)")
+        plot = partial(plot_rows, log_x=True, x_title="distance of the evidence (tokens)")
         title = self.title().replace("; ", "\n")
         gains = plot(bins, "middle", "score", title=title, low="low", high="high", y_title="gain (nats)")
         right = [{**row, "right": row["right_whole"], "context": "whole context"} for row in bins]
         right += [{**row, "right": row["right_cut"], "context": "cut behind the evidence"} for row in bins]
-        return below(gains, plot(right, "middle", "right", "context", percent=True, y_title="targets right"))
+        return vconcat(gains, plot(right, "middle", "right", "context", percent=True, y_title="targets right"))
 
 
 def read_evidence(word: str) -> base.Evidence:

@@ -30,8 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.core import chart as draw
-from lab.core import plugins
+from lab.core import chart, plugins
 from lab.core.command import Syntax, Words, run, start
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
 from lab.core.files import write_atomic
@@ -194,14 +193,14 @@ def plain(name: str) -> str:
 def draw_counts(counts: Path, picture: Path) -> bool:
     """Draw f and g, where they were counted and Altair is installed, and return whether that is so."""
     try:
-        draw.altair()
+        chart.altair()
         profiles = SavedCounts.read(counts).profiles() if counts.exists() else {}
     except MissingPackage:
         return False
     style: dict[str, Any] = {"log_x": True, "log_y": True, "x_title": "distance (tokens)", "names": [*profiles]}
     style["y_title"] = "count at each distance"
     if profiles:
-        draw.save(draw.draw(per_distance(profiles), "distance", "per distance", "profile", **style), picture)
+        chart.save(chart.plot_rows(per_distance(profiles), "distance", "per distance", "profile", **style), picture)
     return bool(profiles)
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lab.core.chart import Rule, draw, save, themed
+from lab.core.chart import Rule, plot_rows, save, set_theme
 from lab.core.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
@@ -15,7 +15,7 @@ ROWS = [
 
 
 def spec(chart):
-    return json.loads(json.dumps(themed(chart).to_dict(), allow_nan=False))
+    return json.loads(json.dumps(set_theme(chart).to_dict(), allow_nan=False))
 
 
 def marks(chart):
@@ -26,7 +26,7 @@ def marks(chart):
     ("kind", "types"), [("line", ["line", "area"]), ("point", ["point", "rule"]), ("bar", ["bar", "rule"])]
 )
 def test_a_chart_has_its_marks_and_their_limits(kind, types):
-    chart = draw(ROWS, "length", "score", "method", low="low", high="high", kind=kind)
+    chart = plot_rows(ROWS, "length", "score", "method", low="low", high="high", kind=kind)
     assert marks(chart) == types
     (rows,) = spec(chart)["datasets"].values()
     assert rows == ROWS
@@ -36,7 +36,7 @@ def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
     rows = [
         {"length": n, "depth": d, "score": None if d == "9-10" else 0.5} for n in (64, 128) for d in ("9-10", "0-9")
     ]
-    encoding = spec(draw(rows, "length", "depth", "score", kind="heat", percent=True))["layer"][0]["encoding"]
+    encoding = spec(plot_rows(rows, "length", "depth", "score", kind="heat", percent=True))["layer"][0]["encoding"]
     assert encoding["y"]["sort"] == ["9-10", "0-9"]
     assert encoding["color"]["scale"]["domain"] == [0, 1]
 
@@ -44,14 +44,14 @@ def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
 @pytest.mark.parametrize(("size", "types"), [(24, ["rect", "text"]), (72, ["rect"])])
 def test_numbers_and_labels_of_a_heat_map_never_overlap(size, types):
     rows = [{"key": k, "query": q, "score": 0.5} for k in range(size) for q in range(size)]
-    chart = draw(rows, "key", "query", kind="heat")
+    chart = plot_rows(rows, "key", "query", kind="heat")
     assert marks(chart) == types
     labelled = spec(chart)["layer"][0]["encoding"]["x"]["axis"].get("values")
     assert labelled == (None if size == 24 else list(range(0, 72, 6)))
 
 
 def test_another_suffix_or_place_is_refused_in_one_line(tmp_path):
-    chart = draw(ROWS, "length", "score")
+    chart = plot_rows(ROWS, "length", "score")
     with pytest.raises(ConfigError, match=r"\.png or \.svg; "):
         save(chart, tmp_path / "chart.pdf")
     (tmp_path / "file").write_text("")
@@ -62,11 +62,12 @@ def test_another_suffix_or_place_is_refused_in_one_line(tmp_path):
 def test_without_altair_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(MissingPackage, match=r"altair: not installed, .*\[plot\]"):
-        draw(ROWS, "length", "score")
+        plot_rows(ROWS, "length", "score")
 
 
 def test_the_text_of_a_threshold_ends_left_of_a_line_at_the_end_of_x():
-    chart = draw([{"x": 1, "y": 0.5}, {"x": 9, "y": 1.0}], "x", "y", rules=[Rule("y", 0.8, "threshold"), Rule("x", 9)])
+    rules = [Rule("y", 0.8, "threshold"), Rule("x", 9)]
+    chart = plot_rows([{"x": 1, "y": 0.5}, {"x": 9, "y": 1.0}], "x", "y", rules=rules)
     (text,) = [part for part in chart.to_dict()["layer"] if part["mark"]["type"] == "text"]
     scale = next(part for part in chart.to_dict()["layer"] if part["mark"]["type"] == "line")["encoding"]["x"]["scale"]
     assert text["mark"]["align"] == "right"

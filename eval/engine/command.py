@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
-from lab.core import chart as draw
 from lab.core import command, errors, launch, schema, yaml
+from lab.core.chart import altair, save
 from lab.core.command import Syntax, Words, read_options, settings_lines, show
 from lab.core.rows import Row
 from lab.positions.methods import PositionConfig
@@ -90,7 +90,7 @@ class Request(NamedTuple):
         written = picture = None
         if chart is not None and self.plots:
             picture = (self.folder or RESULTS) / f"{name}.png"
-            draw.save(chart(), picture)
+            save(chart(), picture)
         if self.folder is not None:
             written = self.folder / f"{name}.jsonl"
             write_rows(written, rows)
@@ -150,7 +150,7 @@ def read_requests(words: Words, form: Form) -> Iterator[Request]:
     places = expand(words.places, form.takes)
     settings = dict(words.settings)
     if named.plot:
-        draw.altair()  # a missing package is an error before time is spent
+        altair()  # a missing package is an error before time is spent
     faults = [
         f"{option}: is no option of this command; leave it out"
         for option in form.lacks

@@ -20,7 +20,7 @@ import numpy as np
 from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import limits, pivot, short_hash, to_text
-from lab.core.chart import below, draw
+from lab.core.chart import plot_rows, vconcat
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
@@ -132,7 +132,7 @@ class ByDepth(NeedleMeasure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the heat map, and below it each third's share of the failures with its limits."""
         cells, thirds = split(rows)
-        grid = draw(
+        grid = plot_rows(
             cells,
             "length",
             "depth",
@@ -150,7 +150,7 @@ class ByDepth(NeedleMeasure):
         bars = self.length_shares(
             missed, "third", kind="bar", names=THIRDS, height=110, title="", y_title="share of failures"
         )
-        return below(grid, bars)
+        return vconcat(grid, bars)
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

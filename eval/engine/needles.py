@@ -14,8 +14,7 @@ from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
-from lab.core import chart as draw
-from lab.core import errors, schema
+from lab.core import chart, errors, schema
 from lab.core.command import Bar
 from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
@@ -204,7 +203,7 @@ class NeedleMeasure(run.Measure):
     def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
         """Draw shares of tests passed with their limits over length."""
         style = {**STYLE, "title": self.title(), "y_title": "share of tests passed", "y_limits": (0, 1), **style}
-        return draw.draw(rows, "length", "score", series, low="low", high="high", **style)
+        return chart.plot_rows(rows, "length", "score", series, low="low", high="high", **style)
 
     def title(self) -> str:
         return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"

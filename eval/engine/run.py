@@ -50,7 +50,7 @@ from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
 from eval.engine.subject import Subject, announce, check_lengths, open_subject, source
 from eval.engine.texts import draw_texts, read_text
-from lab.core import chart as draw
+from lab.core.chart import Rule, plot_rows, save
 from lab.core.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
@@ -154,18 +154,28 @@ class Measure:
     def picture(self, rows: Sequence[Row]) -> Path:
         return self.path.with_suffix(".png")
 
-    def window_between(self, lengths: Iterable[int]) -> list[draw.Rule]:
+    def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
         window = self.subject.model.train_len
         rising = sorted(lengths)
         inside = rising[0] <= window <= rising[-1]
-        return [draw.Rule("x", window, f"training window {window:,}")] if inside else []
+        return [Rule("x", window, f"training window {window:,}")] if inside else []
 
     def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
         """Draw scores with their limits over length, a line for each model and method."""
-        rules = self.window_between(row["length"] for row in rows)
-        style |= {"y_title": y_title, "title": title, "rules": rules}
-        return draw.draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
+        return plot_rows(
+            named_series(rows),
+            "length",
+            "score",
+            "series",
+            low="low",
+            high="high",
+            log_x=True,
+            y_title=y_title,
+            title=title,
+            rules=self.window_between(row["length"] for row in rows),
+            **style,
+        )
 
     def announce(self, tests: Sequence[tuple[int, int]]) -> None:
         """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
@@ -247,7 +257,7 @@ class Measure:
         if picture is not None:
             others = Results(self.path, self.named_by) if self.alike else rows
             alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
-            draw.save(self.chart(alike), picture)
+            save(self.chart(alike), picture)
         return Result(self.text(rows), rows, self.path, picture)
 
 

@@ -30,7 +30,7 @@ from eval.engine.records import is_run
 from eval.engine.rows import RESULTS, Result
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
-from lab.core.chart import altair, below, beside, save, themed, words
+from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
 from lab.core.chart_style import PALETTE
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
@@ -72,8 +72,8 @@ def make_report(request: Request) -> Result:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
         pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
         save(
-            below(
-                *(beside(*pair) for pair in pairs),
+            vconcat(
+                *(hconcat(*pair) for pair in pairs),
                 title="\n".join(filter(None, [title, runs.common, *define_names(runs.arms)])),
             ),
             output,
@@ -113,7 +113,7 @@ def page_spec(figure: Figure) -> dict[str, Any]:
     if figure.log:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
-    spec: dict[str, Any] = themed(chart.properties(usermeta={"left": figure.left})).to_dict()
+    spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
     spec["config"].pop("background")
     spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
     for part in spec.get("spec", spec)["layer"]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from eval.report.data import FEWEST_SEEDS, Runs, farthest, fold_runs, outcomes, reach_points, shares
-from lab.core.chart import NAMES, Rule, draw, layer, words
+from lab.core.chart import NAMES, Rule, layer, plot_rows, words
 from lab.core.chart_style import MEAN, RUN, range_of
 from lab.counts.saved import F
 
@@ -41,7 +41,7 @@ def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **option
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     if len(runs.arms) > 1:
         options = {"facet": "arm", **FACET, **options}
-    return draw(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **options)
+    return plot_rows(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **options)
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -61,8 +61,8 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
     line[value] = line[value].where(is_whole)
-    y_title = f"{words(value)} (tokens)"
-    plot = partial(draw, x="at", y=value, series="arm", names=runs.arms, x_title="consumed tokens", y_title=y_title)
+    plot = partial(plot_rows, x="at", y=value, series="arm", names=runs.arms)
+    plot = partial(plot, x_title="consumed tokens", y_title=f"{words(value)} (tokens)")
     plot_runs = partial(plot, points, kind="point", legend=False, outcome="outcome")
     bars = ""
     if len(runs.arms) <= MOST_BANDS:
@@ -166,7 +166,7 @@ def frequency(runs: Runs) -> Figure | None:
     rows = runs.frequency.groupby(by, sort=False)["per distance"].mean().reset_index()
     if rows.empty:
         return None
-    plot = partial(draw, names=runs.arms, log_x=True, log_y=True, marks=False, x_title="distance (tokens)")
+    plot = partial(plot_rows, names=runs.arms, log_x=True, log_y=True, marks=False, x_title="distance (tokens)")
     title, caption = "Position frequency", "How often training used each relative position"
     if rows["profile"].nunique() > 1:
         plot = partial(plot, facet="profile", width=380, height=240)
@@ -184,7 +184,7 @@ def loss(runs: Runs) -> Figure | None:
     rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
     if rows.empty:
         return None
-    chart = draw(
+    chart = plot_rows(
         rows,
         "tokens",
         "loss",
@@ -220,7 +220,7 @@ def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles:
     """Plot means by distance, a line with limits for each arm; `titles` are those of x and y."""
     if mean.empty:
         return None
-    plot = partial(draw, names=runs.arms, log_x=True, x_title=titles[0], y_title=titles[1])
+    plot = partial(plot_rows, names=runs.arms, log_x=True, x_title=titles[0], y_title=titles[1])
     caption = LIMITS
     if len(runs.runs) > 1:
         caption += " Lines are means over seeds."

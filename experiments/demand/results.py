@@ -25,7 +25,7 @@ from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
 from experiments.tables import write_reach, write_tables
 from experiments.window.verdicts import judge_prediction
-from lab.core.chart import Rule, beside, draw, save
+from lab.core.chart import Rule, hconcat, plot_rows, save
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.core.yaml import read_yaml
@@ -151,7 +151,7 @@ def plot(tests: pd.DataFrame, path: Path) -> None:
     """Plot the mean accuracy by distance of the conditions of S1 and S3."""
     panels = []
     names = [*CONDITIONS.values()][:5]
-    plot_accuracy = partial(draw, x_title="distance (tokens)", y_title="accuracy", y_limits=(0, 1), percent=True)
+    plot_accuracy = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", y_limits=(0, 1), percent=True)
     plot_accuracy = partial(plot_accuracy, names=names, rules=[Rule("y", THRESHOLD)], width=360)
     for table, mine in tests[tests["table"] != "layers"].groupby("table"):
         means = mine.groupby(["condition", "distance"])["score"].mean().reset_index()
@@ -159,4 +159,4 @@ def plot(tests: pd.DataFrame, path: Path) -> None:
         title = f"{table[:2]}: masked beyond {PLANS[table].beyond}, {gaps}, n = {mine['seed'].nunique()}"
         shown = [name for name in names if name in set(means["condition"])]
         panels.append(plot_accuracy(means, "distance", "score", "condition", title=title, legend=shown))
-    save(beside(*panels), path)
+    save(hconcat(*panels), path)

@@ -12,7 +12,7 @@ import pandas as pd
 import lab
 from eval.engine.rows import to_text
 from experiments.tables import write_reach, write_tables
-from lab.core.chart import draw, layer, save
+from lab.core.chart import layer, plot_rows, save
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.probe.reach import ONE, recompute_reach
@@ -131,7 +131,7 @@ def plot(runs: pd.DataFrame, path: Path) -> None:
     """Plot the reach of each run over tokens where documents and sections vary; the mean where all seeds have one."""
     mine = runs[(runs["method"] == PLAIN) & runs["condition"].isin(VARIED)].dropna(subset=["reach"])
     mine = mine.assign(tokens=(mine["consumed_tokens"] / 1e6).round(1))
-    plot_reach = partial(draw, x="tokens", y="reach", series="condition", names=VARIED)
+    plot_reach = partial(plot_rows, x="tokens", y="reach", series="condition", names=VARIED)
     plot_reach = partial(plot_reach, x_title="consumed tokens (millions)", y_title="reach (tokens)")
     full = mine.groupby(["condition", "tokens"]).filter(lambda rows: len(rows) == N_SEEDS)
     means = full.groupby(["condition", "tokens"])["reach"].mean().reset_index()

@@ -11,7 +11,7 @@ from experiments.demand.plans import CONDITIONS, PLANS
 from experiments.demand.results import read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
 from lab.core import chart_style as looks
-from lab.core.chart import GREY, beside, draw, layer, save
+from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BEYOND
 from lab.core.rows import Row
 
@@ -25,7 +25,7 @@ def plot_grid(records: Records, path: Path) -> None:
     means = cells.groupby(["method", "prompt", "distance"])["score"].mean().rename("accuracy").reset_index()
     means = means[means["method"].isin([PLAIN, HALF, DCA])].sort_values(["prompt", "distance"], ascending=[False, True])
     rows = pd.concat([means[means["method"] == method] for method in (PLAIN, HALF, DCA)])
-    plot = partial(draw, kind="heat", percent=True, height=120, width=2 * WIDTH, columns=1)
+    plot = partial(plot_rows, kind="heat", percent=True, height=120, width=2 * WIDTH, columns=1)
     plot = partial(plot, x_title="distance (tokens)", y_title="prompt (tokens)")
     save(plot(rows, "distance", "prompt", "accuracy", "method"), path)
 
@@ -33,7 +33,7 @@ def plot_grid(records: Records, path: Path) -> None:
 def plot_findings(records: Records, path: Path) -> None:
     """Plot reach against window, accuracy against position frequency (S2), and accuracy by distance (S1)."""
     panels = [window_panel(records), frequency_panel(records), gap_panel()]
-    save(beside(*[panel for panel in panels if panel is not None]), path)
+    save(hconcat(*[panel for panel in panels if panel is not None]), path)
 
 
 def window_panel(records: Records) -> Any:
@@ -55,7 +55,7 @@ def window_panel(records: Records) -> Any:
             rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
     table = pd.DataFrame(rows).sort_values(["series", "window"])
     names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
-    plot = partial(draw, x="window", y="reach", log_x=True, log_y=True, width=WIDTH, y_limits=LIMITS)
+    plot = partial(plot_rows, x="window", y="reach", log_x=True, log_y=True, width=WIDTH, y_limits=LIMITS)
     plot = partial(plot, x_title="window (tokens)", y_title="reach (tokens)")
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     ends = [{"window": window, "reach": window, "series": "window"} for window in sorted(set(table["window"]))]
@@ -74,7 +74,7 @@ def frequency_panel(records: Records) -> Any:
     for _, run in runs.iterrows():
         score = accuracy(records, "S2", run["branch"], *NEAR).get(run["seed"])
         rows.append({"f": run["f"], "accuracy": score, "seed": f"seed {run['seed']}"})
-    plot = partial(draw, log_x=True, percent=True, y_limits=(0, 1), width=WIDTH)
+    plot = partial(plot_rows, log_x=True, percent=True, y_limits=(0, 1), width=WIDTH)
     plot = partial(plot, x_title="f at 120 tokens (pairs trained)")
     chart = plot(rows, "f", "accuracy", "seed", y_title=f"accuracy at {NEAR[0]} to {NEAR[1]} tokens")
     return add_title(chart, "Tenfold f at equal demand (S2)", runs)
@@ -87,7 +87,8 @@ def gap_panel() -> Any:
     tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
     means["arm"] = means["arm"].map(CONDITIONS)
-    plot = partial(draw, percent=True, y_limits=(0, 1), width=WIDTH, x_title="distance (tokens)", y_title="accuracy")
+    plot = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", width=WIDTH)
+    plot = partial(plot, percent=True, y_limits=(0, 1))
     chart = plot(means, "distance", "score", "arm", names=[CONDITIONS[arm] for arm in plan.arms])
     return add_title(
         chart, "Equal f, other demand; ids with gaps (S1)", tests.groupby(["arm", "seed"]).size().reset_index()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.core.arrays import FloatArray, IntArray
-from lab.core.chart import Rule, below, beside, draw, save
+from lab.core.chart import Rule, hconcat, plot_rows, save, vconcat
 from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.core.errors import CheckpointError
 from lab.counts import SavedCounts
@@ -173,10 +173,10 @@ class Run:
             if len(rows):
                 style = {"series": "consumed_tokens", "title": title, "width": WIDTH, **looks}
                 columns = dict.fromkeys([x, y, style["series"]] if style["series"] else [x, y])
-                charts.append(draw(rows[[*columns]], x, y, **style))
+                charts.append(plot_rows(rows[[*columns]], x, y, **style))
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        lines = [beside(*charts[k : k + 3]) for k in range(0, len(charts), 3)]
-        save(below(*lines, title=self.path.resolve().name), picture.path)
+        lines = [hconcat(*charts[k : k + 3]) for k in range(0, len(charts), 3)]
+        save(vconcat(*lines, title=self.path.resolve().name), picture.path)
         return picture
 
 

@@ -13,7 +13,7 @@ from eval.report.figures import (
     over_tokens,
     string_cells,
 )
-from lab.core.chart import themed
+from lab.core.chart import set_theme
 from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
 from tests.eval.report.fakes import evaluate, write_fake
@@ -110,7 +110,7 @@ def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_pa
     assert "facet" not in older.chart.to_dict()
     np.savez(paths[0] / "counts.npz", lengths=np.zeros(5, np.int64), f=f[0], tokens=40, g=np.array([0, 0, 7, 1]))
     figure = frequency(read_runs(paths))
-    spec = json.loads(json.dumps(themed(figure.chart).to_dict(), allow_nan=False))
+    spec = json.loads(json.dumps(set_theme(figure.chart).to_dict(), allow_nan=False))
     (rows,) = spec["datasets"].values()
     found = {(row["profile"][0], row["distance"]): row["per distance"] for row in rows}
     expected = {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 1): None, ("g", 2): 7, ("g", 3): 1}
