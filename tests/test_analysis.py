@@ -101,6 +101,19 @@ def test_the_printed_example_gives_the_numbers_of_the_page():
     assert found["censored"]["count"].to_dict() == {128: 3, 192: 0, 256: 0}
 
 
+def test_the_block_of_the_page_runs(trained):
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/api.md").read_text(), re.M | re.S)
+    first = lab.open_run(trained).probes().consumed_tokens.min()
+    records = ROOT / "experiments/miniature/records/windows.jsonl.xz"
+    tiny = {"runs/cpu_demo": trained, "1_000_790": first, "96": 20, "runs/*": records}
+    for large, small in tiny.items():
+        assert large in block
+        block = block.replace(large, str(small))
+    found = {"lab": lab}
+    exec(block, found)
+    assert found["run"].path == trained
+
+
 def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
     for name, window in (("a", 96), ("b", 64)):
         (tmp_path / name).mkdir()
