@@ -25,7 +25,8 @@ from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import shard_folder
 from lab.data.text_files import read_texts
-from lab.data.tokenizer import BATCH_DOCUMENTS, end_of_document, load_tokenizer, obtain_tokenizer, run_task
+from lab.data.tokenizer import end_of_document, load_tokenizer, obtain_tokenizer
+from lab.data.tokenizing import BATCH_DOCUMENTS, run_task
 
 TEXTS, VOCABULARY = 4000, 4096
 CHARACTERS = 4600  # of a document

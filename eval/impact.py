@@ -39,7 +39,7 @@ from lab.core.files import write_json, writing
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.text_files import read_texts
-from lab.data.tokenizer import check_ids, needed, vocabulary_hash
+from lab.data.tokenizer import check_ids, require_tokenizer, vocabulary_hash
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for
@@ -111,7 +111,7 @@ def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Toke
     tokenizers = [model.tokenizer for model in (tuned, base) if model.tokenizer]
     if len({vocabulary_hash(tokenizer) for tokenizer in tokenizers}) > 1:
         raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return needed(next(iter(tokenizers), None))
+    return require_tokenizer(next(iter(tokenizers), None))
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:

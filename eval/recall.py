@@ -34,9 +34,9 @@ from lab.core.command import Bar, parse_method, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.rows import CONFIDENCE, Row
 from lab.core.schema import PathText, Tests, validated
-from lab.data.beside import labels_of
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
+from lab.data.sidecars import label_tokens
 from lab.data.tokenizer import check_ids
 from lab.evidence import EVIDENCE_METHODS, base, repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
@@ -101,9 +101,9 @@ class Recall(run.OnTexts):
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         stored = None
         data = None if model.experiment is None else model.experiment.data
-        if self.evidence.method == "asked" and options.text is None and data is not None and data.labelled:
+        if self.evidence.method == "asked" and options.text is None and data is not None and data.has_labels:
             shards = TokenStore.open(shard_folder(data), "held_out").shards
-            named = [replace(shard, tokens=labels_of(shard, data, self.subject.tokenizer)) for shard in shards]
+            named = [replace(shard, tokens=label_tokens(shard, data, self.subject.tokenizer)) for shard in shards]
             # Labels belong to targets, of which the first token of a document is none.
             stored = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
         self.test = RecallTest(

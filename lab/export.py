@@ -37,7 +37,7 @@ from lab.core.files import write_atomic
 from lab.core.yaml import flatten
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
-from lab.data.tokenizer import needed
+from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.pretrained import save_pretrained
@@ -124,7 +124,7 @@ def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
 
 def export_model(model: OpenedModel, output: Path) -> None:
     """Write a run's model and tokenizer as a Hugging Face folder."""
-    tokenizer = needed(model.tokenizer)
+    tokenizer = require_tokenizer(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)
     tokenizer_config = {

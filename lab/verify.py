@@ -22,7 +22,7 @@ from lab.config import load_experiment
 from lab.core.command import FAILED, Bar, Syntax, Words, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.core.files import FileEntry, entries_of, faults_in, read_object, sha256
-from lab.data import beside
+from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
@@ -67,10 +67,10 @@ def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIF
 
 
 def checks_of_shard(shard: Path) -> Iterator[Check]:
-    """List the checks of a shard, and of the arrays that are stored beside it in hidden files."""
+    """List the checks of a shard, and of the sidecar files in its folder."""
     yield partial(check_hashes, shard)
     for record in sorted(shard.glob(".*.json")):
-        yield partial(beside.load, record.with_suffix(".npy"))
+        yield partial(sidecars.load, record.with_suffix(".npy"))
 
 
 def check_checkpoint(path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.core.errors import CheckpointError, DataError
-from lab.data import beside
+from lab.data import sidecars
 from lab.data.module import PackedData
 from lab.runs.checkpoints import candidates
 from lab.train.run import run_experiment
@@ -109,7 +109,7 @@ def test_other_evidence_is_refused(place, change):
     (path,) = PackedData(load(*shared)).store.shards[0].folder.glob(".asked-train-*.npy")
     shuffled = np.random.default_rng(0).permutation(np.load(path))
     if change == "made_anew":  # as by another version of the lab, record and all
-        beside.save(path, shuffled)
+        sidecars.save(path, shuffled)
         with refused(f"{path.parents[1]}: holds other shards, ", error=CheckpointError):
             begin("run", True)
         return

@@ -13,7 +13,7 @@ from lab.config import load_experiment
 from lab.core.errors import CheckpointError
 from lab.core.launch import Launch
 from lab.counts import COUNTED, PositionCounts
-from lab.data import beside
+from lab.data import sidecars
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import Checkpoint, Counted, read_manifest
@@ -35,7 +35,7 @@ def whole(prepared, tmp_path_factory):
     corpus = place / "shards" / shard_folder(prepared).name
     shutil.copytree(shard_folder(prepared), corpus, ignore=shutil.ignore_patterns(".*"))
     for kind in ("asked", "answers", "segments"):
-        beside.save(corpus / f"task-00000/.{kind}-train-01234567.npy", np.arange(50))
+        sidecars.save(corpus / f"task-00000/.{kind}-train-01234567.npy", np.arange(50))
     run = write_run(place / "run", prepared, vocab_size=400)
     folder = RunFolder(run)
     save_weights(folder.checkpoints, Decoder(SMALL, seed=0), AT, keep=1)

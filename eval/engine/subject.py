@@ -24,7 +24,7 @@ from lab.core.command import show
 from lab.core.errors import ConfigError
 from lab.core.schema import LONGEST
 from lab.counts import SavedCounts
-from lab.data.tokenizer import needed
+from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig
@@ -194,7 +194,7 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
 
     Raises: DataError for a model without a tokenizer.
     """
-    tokenizer = needed(model.tokenizer)
+    tokenizer = require_tokenizer(model.tokenizer)
     stop_id = first_id(token_ids(model)["eos_token_id"])
     in_bf16 = device.type == "cuda"
     if model.experiment is not None:

@@ -22,7 +22,7 @@ from lab.data.synthetic import example
 Mode = Literal["natural", "concatenated", "uniform"]
 GENERATED_VERSION = 1  # of the generators' output; raised with every change to one, so that old shards are not reused
 REPOSITORY = "cerebras/SlimPajama-627B"
-DERIVED_VERSION = 1  # of upsampling; raised with every change to it
+DERIVED_VERSION = 1  # of upsampling; raised with every change to the copies that it makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +218,12 @@ class DataConfig(Section):
         return corpus if isinstance(corpus, Dataset) else None
 
     @property
-    def embedded(self) -> bool:
+    def is_generated(self) -> bool:
         """Whether the corpus is generated, without any download."""
         return isinstance(self.corpus, Synthetic | Stdlib)
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether each document's generator can tell what its tokens copy."""
         return isinstance(self.corpus, Synthetic) and self.upsample is None
 

@@ -1,37 +1,26 @@
-"""Corpora: each is a number of tasks, and each task yields documents, or the reason why one is dropped."""
+"""Corpora: each consists of numbered tasks, and each task yields documents, or the reason why one is dropped."""
 
 import ast
 import io
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lab.core.rows import Row
 from lab.data.chat import Parts, to_conversation
-from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Slimpajama, Stdlib, Text
-from lab.data.streaming import Listing, list_dataset, stream_rows
+from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Stdlib, Text
+from lab.data.streaming import list_dataset, stream_rows
 from lab.data.synthetic import Synthetic
-from lab.data.text_files import (
-    PLAIN,
-    ROWS,
-    has_suffix,
-    is_text,
-    list_files,
-    parsed,
-    read_rows,
-    root_of,
-    sizes_of,
-    text_of,
-)
+from lab.data.text_files import NOT_UTF8, PLAIN, ROWS, Listing, is_text, list_files, parse_object, read_rows, read_sizes
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16
-FILE_TASKS = 512  # of many files; of fewer, one for each
+FILE_TASKS = 512  # at most; with fewer files, one task for each
+NOT_SOURCE = {"site-packages", "dist-packages", "__pycache__"}  # folders in that of the standard library
 
 
 @dataclass(frozen=True)
@@ -63,40 +52,61 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
 
     Raises: DataError for a missing path or a folder without text files.
     """
-    corpus = config.corpus
-    if isinstance(corpus, Slimpajama):
-        corpus = corpus.dataset
+    corpus = config.dataset or config.corpus
     if isinstance(corpus, Synthetic):
-        indices = range(corpus.documents)
-        tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
-        documents = lambda task: (TextDocument(corpus.document(k), corpus.name) for k in tasks[task])  # noqa: E731
-        return Reader(len(tasks), Listing({}), documents)
+        n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
+        return Reader(n_tasks, Listing({}), partial(generate, corpus))
+    if isinstance(corpus, OwnCorpus):
+        return Reader(1, Listing({}), lambda _: (make_document(text, corpus.name) for text in corpus.documents()))
+    read: Callable[[str], Iterator[Item]]
+    most = FILE_TASKS
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
-        outside = {"site-packages", "dist-packages", "__pycache__"}
-        sources = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
-        listing = Listing(sizes_of(sorted(sources), root))
-        return reader_of(listing, STDLIB_TASKS, lambda name: read_source(root / name, root))
-    if isinstance(corpus, OwnCorpus):
-        return Reader(1, Listing({}), lambda task: (usable(text, corpus.name) for text in corpus.documents()))
-    if isinstance(corpus, Dataset):
+        sources = [path for path in sorted(root.rglob("*.py")) if not NOT_SOURCE & set(path.relative_to(root).parts)]
+        # without a root in the listing the files are not hashed: they change with Python's version alone
+        listing, most = Listing(read_sizes(sources, root)), STDLIB_TASKS
+        read = partial(read_source, root)
+    elif isinstance(corpus, Dataset):
         listing = listing or list_dataset(corpus)
-        return reader_of(listing, FILE_TASKS, partial(read_file, corpus, listing))
-    listing = listing or Listing(*list_files(corpus.path, (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS))
-    is_counted = isinstance(corpus, Conversations) and corpus.limit is not None  # by one task
-    return reader_of(listing, 1 if is_counted else FILE_TASKS, partial(read_file, corpus, listing))
+        read = partial(read_table, corpus, listing)
+    else:
+        assert isinstance(corpus, Text | Conversations), "the other corpora are above"
+        suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
+        listing = listing or list_files(corpus.path, suffixes)
+        read = partial(read_file, corpus, listing)
+        if isinstance(corpus, Conversations) and corpus.limit is not None:
+            most = 1  # the limit counts the samples of the corpus, which only one task knows
+    return divide_files(listing, most, read)
 
 
-def reader_of(listing: Listing, most: int, read: Callable[[str], Iterable[Item]]) -> Reader:
-    """Divide files among at most `most` tasks, every n-th file to each."""
+def divide_files(listing: Listing, most: int, read: Callable[[str], Iterator[Item]]) -> Reader:
+    """Divide files among at most `most` tasks; `read` reads one by its name."""
     n_tasks = min(most, len(listing.files))
-    return Reader(n_tasks, listing, lambda task: chain.from_iterable(map(read, [*listing.files][task::n_tasks])))
+
+    def read_task(task: int) -> Iterator[Item]:
+        for name in listing.names(task, n_tasks):
+            yield from read(name)
+
+    return Reader(n_tasks, listing, read_task)
 
 
-def read_source(path: Path, root: Path) -> Iterator[Item]:
+def task_indices(corpus: Synthetic, task: int) -> range:
+    """Return the indices of the documents of a task of a generated corpus."""
+    return range(corpus.documents)[task * TASK_DOCUMENTS : (task + 1) * TASK_DOCUMENTS]
+
+
+def generate(corpus: Synthetic, task: int) -> Iterator[Item]:
+    for index in task_indices(corpus, task):
+        yield TextDocument(corpus.document(index), corpus.name)
+
+
+def read_source(root: Path, name: str) -> Iterator[Item]:
     """Cut a source file at its top-level definitions; a document's source is its package."""
-    package = path.relative_to(root).parts[0].removesuffix(".py")
-    return (usable(piece, package) for piece in cut_definitions(text_of(path)))
+    package = Path(name).parts[0].removesuffix(".py")
+    for _, row in read_rows(root / name):
+        assert isinstance(row, dict), "a file of plain text is one row"
+        for piece in cut_definitions(row["text"]):
+            yield make_document(piece, package)
 
 
 def cut_definitions(source: str) -> list[str]:
@@ -108,58 +118,70 @@ def cut_definitions(source: str) -> list[str]:
     starts = [0]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            starts.append(min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1)
+            # the line number of a definition is that of its name, and decorators precede it
+            first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
+            starts.append(first - 1)
     lines = io.StringIO(source, newline="").readlines()  # str.splitlines also splits at form feeds
     pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
     return [piece for piece in pieces if piece.strip()]
 
 
-def usable(text: str, source: str, parts: Parts | None = None) -> Item:
-    """Build a document, unless its text is empty or cannot be encoded."""
+def make_document(text: str, source: str, parts: Parts | None = None) -> Item:
+    """Build a document, or return the reason why its text is not usable."""
     if not text.strip():
         return "empty"
     if not is_text(text):
-        return "not UTF-8"
+        return NOT_UTF8
+    # few sources name millions of documents: interning keeps one copy of each name
     return TextDocument(text, sys.intern(source), parts)
 
 
-def read_file(corpus: Text | Dataset | Conversations, listing: Listing, name: str) -> Iterator[Item]:
-    """Read a listed file of plain text as one document, and any other row by row.
+def read_file(corpus: Text | Conversations, listing: Listing, name: str) -> Iterator[Item]:
+    """Read the rows of a listed file as documents, whose source is the file's name.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
-    if isinstance(corpus, Dataset):
-        for record in stream_rows(corpus, listing, name):
-            source = corpus.label if corpus.source is None else value_of(record, corpus.source)
-            yield document_of(record, corpus, source if isinstance(source, str) else "unknown")
-        return
-    path = root_of(corpus.path) / name
-    if has_suffix(path, PLAIN):  # a corpus that is one file has the name "."
-        yield usable(text_of(path), path.stem)
-        return
-    for row in read_rows(path):
-        yield row if isinstance(row, str) else document_of(row, corpus, path.stem)
+    assert listing.root is not None, "a listing of files on disk has a root"
+    path = listing.root / name
+    for _, row in read_rows(path):
+        yield row if isinstance(row, str) else to_document(row, corpus, path.stem)
 
 
-def document_of(row: Row, corpus: Text | Dataset | Conversations, source: str) -> Item:
+def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
+    """Read the rows of a listed file of a data set as documents, each with the source that its row names.
+
+    Raises: DataError.
+    """
+    for row in stream_rows(corpus, listing, name):
+        source: Any = corpus.label
+        if corpus.source is not None:
+            source = get_value(row, corpus.source)
+        yield to_document(row, corpus, source if isinstance(source, str) else "unknown")
+
+
+def to_document(row: Row, corpus: Text | Dataset | Conversations, source: str) -> Item:
     """Convert a row to a document or a conversation."""
     if isinstance(corpus, Conversations):
         parts = to_conversation(row, corpus.template)
-        return parts if isinstance(parts, str) else usable("".join(text for text, _ in parts), source, parts)
+        if isinstance(parts, str):
+            return parts
+        return make_document("".join(text for text, _ in parts), source, parts)
     column = corpus.text if isinstance(corpus, Dataset) else "text"
-    text = value_of(row, column)
-    return usable(text, source) if isinstance(text, str) else f"no text in field {column!r}"
+    text = get_value(row, column)
+    if not isinstance(text, str):
+        return f"no text in field {column!r}"
+    return make_document(text, source)
 
 
-def value_of(row: Any, column: str) -> Any:
+def get_value(row: Any, column: str) -> Any:
     """Return the value of a column, whose dots lead into nested ones; None if there is none.
 
     Example:
-        >>> value_of({"meta": {"set": "web"}}, "meta.set"), value_of({"meta": 3}, "meta.set")
+        >>> get_value({"meta": {"set": "web"}}, "meta.set"), get_value({"meta": 3}, "meta.set")
         ('web', None)
     """
     for key in column.split("."):
-        if isinstance(row, str):  # the library keeps nested rows of several forms as JSON
-            row = parsed(row.encode(errors="replace"))
+        if isinstance(row, str):  # the datasets library stores nested rows that differ in form as JSON
+            row = parse_object(row.encode(errors="replace"))
         row = row.get(key) if isinstance(row, dict) else None
     return row

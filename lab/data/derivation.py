@@ -1,24 +1,24 @@
 """Upsampled shards: long documents more often and short ones less within each source, whose share is kept.
 
-    w(s, long)  = g r T_s / A_s                copies of a document of source s with more than `longer_than` tokens
-    w(s, short) = g (1 - r) T_s / (T_s - A_s)  and of one with as many or fewer, both in expectation
-    g = tokens / (sum of T_s over s)           1 where `tokens` is left out
+    w(s, long)  = g r T_s / A_s                expected copies of a document of source s, of over `longer_than` tokens
+    w(s, short) = g (1 - r) T_s / (T_s - A_s)  expected copies of any other document of source s
+    g = tokens / (sum of T_s over s)           1 without the setting `tokens`
 
-T_s are the tokens of source s, A_s those of them in long documents, r is `share`. Source s then has g T_s tokens, r of
-them in long documents: every source keeps its share of the tokens and changes in length. A source without long
-documents, with nothing else, or with A_s >= r T_s already has w = g for all its documents.
+T_s are the tokens of source s, A_s the tokens of its long documents, r is `share`. Source s then has g T_s tokens, of
+which r are in long documents: every source keeps its share of the tokens and changes in length. All documents have
+w = g in a source without long documents, with nothing else, or with A_s >= r T_s.
 
 Copies: the k-th document of its source and class (long or short) is copied floor(k w + u) - floor((k - 1) w + u)
 times. Each class has one uniform number u. Documents are counted shard after shard, sorted by length within a shard.
-So a document is copied w times in expectation, and a class is off by less than one copy. In one shard a class is off
-by at most as many tokens as its longest document has (summation by parts, for lengths rise).
+So a document is copied w times in expectation, and a class deviates by less than one copy. In one shard a class
+deviates by at most the tokens of its longest document (summation by parts, as lengths rise).
 
 Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
 LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;
 here none changes.
 
-Each shard of the base has one upsampled shard, made by a task of its own. The held-out split, scored marks, sources and
-counts of dropped documents are carried over. Documents are read by memory map and written one by one.
+A task makes one upsampled shard from one shard of the base. The held-out split, scored marks, sources and counts of
+dropped documents are carried over. Documents are read by memory map and written one by one.
 """
 
 from dataclasses import asdict, dataclass
@@ -37,16 +37,16 @@ Ints = np.typing.NDArray[np.int64]
 Floats = np.typing.NDArray[np.float64]
 
 RECORD = "upsampling.json"
-KEPT = ("no long documents", "no short documents", "long enough already")  # why a source keeps its lengths
+UNCHANGED = ("no long documents", "no short documents", "long enough already")  # reasons why a source keeps its lengths
 SEED = 0  # of the choice of copied documents, and of their order
-OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for every k below 2**33
+OFFSETS = 2**20  # values of u: few enough that k + u is exact in float64 for every k below 2**33
 
 
 @dataclass(frozen=True, eq=False)
 class DerivedShard:
-    """One task: a shard, how documents are copied, and how many documents of each class earlier shards have.
+    """One task: a shard, the weights of all classes, and the documents of each class in earlier shards.
 
-    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classes_of`.
+    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classify`.
     """
 
     shard: Path
@@ -55,20 +55,31 @@ class DerivedShard:
     offsets: Floats
     before: Ints
 
-    def copies(self, shard: Shard) -> Ints:
-        return copies_of(*classes_of(shard, self.sources), self.before, self.weights, self.offsets)
+    def count_copies(self, shard: Shard) -> Ints:
+        lengths, classes = classify(shard, self.sources)
+        return count_copies(lengths, classes, self.before, self.weights, self.offsets)
 
 
-def inputs_of(base: Path) -> dict[str, str]:
-    """Return the hash of each base shard's manifest, which holds the hashes of its files."""
+def hash_manifests(base: Path) -> dict[str, str]:
+    """Return the hash of each base shard's manifest, which contains the hashes of its files."""
     return {shard.name: sha256(shard / shards.MANIFEST) for shard in shards.shards_in(base)}
 
 
-def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
+def classify(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
     lengths = np.diff(shard.ends, prepend=0).astype(np.int64)
+    # a shard numbers its sources by itself; classes number those of all shards
     numbers = np.array([sources.index(name) for name in shard.manifest["sources"]], dtype=np.int64)
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
+
+
+def count(shard: Shard, sources: list[str], copies: Ints | int = 1) -> Ints:
+    """Count documents and tokens of a shard by class, each document with its copies: int64 (2, n_classes)."""
+    lengths, classes = classify(shard, sources)
+    sums = np.zeros((2, 2 * len(sources)), dtype=np.int64)
+    np.add.at(sums[0], classes, copies)
+    np.add.at(sums[1], classes, copies * lengths)
+    return sums
 
 
 def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, Any]]:
@@ -76,42 +87,42 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
 
     Raises: DataError for settings that change nothing.
     """
-    parts = TokenStore.open(base, "train").shards
-    sources = sorted({name for path in shards.shards_in(base) for name in shards.read_manifest(path)["sources"]})
-
-    def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
-        """Count documents and tokens by class: int64 (2, n_classes)."""
-        lengths, classes = classes_of(shard, sources)
-        sums = np.zeros((2 * len(sources), 2), dtype=np.int64)
-        np.add.at(sums, classes, np.column_stack(np.broadcast_arrays(copies, copies * lengths)))
-        return sums.T
-
-    counts = {shard.folder: counted(shard) for shard in parts}
-    before: Ints = sum(counts.values())  # type: ignore[assignment]
+    paths = shards.shards_in(base)
+    names: set[str] = set()
+    for path in paths:
+        names.update(shards.read_manifest(path)["sources"])
+    sources = sorted(names)
+    opened = {shard.folder: shard for shard in TokenStore.open(base, "train").shards}
+    before = np.zeros((2, 2 * len(sources)), dtype=np.int64)
+    earlier: list[Ints] = []  # documents of each class in the shards before each
+    for path in paths:
+        earlier.append(before[0].copy())
+        if path in opened:  # one without training documents is not opened
+            before += count(opened[path], sources)
     weights, reasons = weigh(before[1].reshape(-1, 2), upsample)
     if None not in reasons:
         why = f"{', '.join(sorted({*map(str, reasons)}))}; long ones have more than {upsample.longer_than:,} tokens"
         raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
-    offsets = np.random.default_rng(SEED).integers(OFFSETS, size=len(before[0])) / OFFSETS
-    documents = [counts[path][0] if path in counts else np.zeros_like(before[0]) for path in shards.shards_in(base)]
-    earlier = np.cumsum(documents, axis=0) - documents
-    jobs = {
-        path: DerivedShard(path, sources, weights.ravel(), offsets, row)
-        for path, row in zip(shards.shards_in(base), earlier, strict=True)
-    }
-    after: Ints = sum(counted(shard, jobs[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
+    offsets = np.random.default_rng(SEED).integers(OFFSETS, size=2 * len(sources)) / OFFSETS
+    jobs = []
+    after = np.zeros_like(before)
+    for path, documents in zip(paths, earlier, strict=True):
+        job = DerivedShard(path, sources, weights.ravel(), offsets, documents)
+        jobs.append(job)
+        if path in opened:
+            after += count(opened[path], sources, job.count_copies(opened[path]))
     if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
-    rows = [
-        row_of(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
-        | {"copies_of_short": weights[k, 0].item(), "copies_of_long": weights[k, 1].item(), "kept": reasons[k]}
-        for k, name in enumerate(sources)
-    ]
+    rows = []
+    for k, name in enumerate(sources):
+        row = summarize_source(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
+        row["copies_of_short"], row["copies_of_long"] = weights[k].tolist()
+        rows.append(row | {"kept": reasons[k]})
     rows.sort(key=lambda row: -row["tokens_before"])
-    return [*jobs.values()], {**asdict(upsample), "sources": [*rows, row_of("all", before, after)]}
+    return jobs, {**asdict(upsample), "sources": [*rows, summarize_source("all", before, after)]}
 
 
-def row_of(source: str, before: Ints, after: Ints) -> dict[str, Any]:
+def summarize_source(source: str, before: Ints, after: Ints) -> dict[str, Any]:
     """Sum the counts of a source before and after; odd classes are of long documents."""
     row: dict[str, Any] = {"source": source}
     for when, counts in (("before", before), ("after", after)):
@@ -122,7 +133,7 @@ def row_of(source: str, before: Ints, after: Ints) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> str:
     """Format a record as text, a source to a row; `long` is the share of tokens in long documents."""
-    import pandas as pd  # here, because importing it takes longer than reading a config
+    import pandas as pd  # not at the top: its import takes longer than reading a config
 
     frame = pd.DataFrame(record["sources"]).set_index("source").rename_axis(None)
     shares = dict.fromkeys(("long_before", "long_after"), "{:.1%}".format)
@@ -134,16 +145,17 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
     manifest = shards.read_manifest(job.shard)
     final = folder / job.shard.name
-    check_sizes(job.shard, manifest["files"], shards.again(job.shard))
-    marks = "train.scored.bin" in manifest["files"]
-    writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
+    check_sizes(job.shard, manifest["files"], shards.suggest_repair(job.shard))
+    marks_scored = "train.scored.bin" in manifest["files"]
+    writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks_scored)
     writer.skips.update(manifest["skips"])
     writer.inputs = manifest.get("inputs", {})
     for split in SPLITS:
-        for shard in Shard.all_of({job.shard: manifest}, split):
+        for shard in Shard.open_all({job.shard: manifest}, split):
             order = np.arange(len(shard.ends))
-            if split == "train":
-                order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
+            if split == "train":  # each shard has an order of its own, whichever task makes it
+                generator = np.random.default_rng([SEED, int(final.name.removeprefix("task-"))])
+                order = order_copies(job.count_copies(shard), generator)
             for document in order.tolist():
                 part = shard.part(document)
                 source = manifest["sources"][shard.sources[document]]
@@ -153,7 +165,7 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
 
 
 def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
-    """Compute the expected copies by source and class, and for each source why it keeps its lengths, or None.
+    """Compute the expected copies by source and class, and the reason why a source keeps its lengths, or None.
 
     Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
     Example:
@@ -163,20 +175,20 @@ def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
     """
     total, (short, long) = tokens.sum(1, keepdims=True), tokens.T
     wanted = total * [1 - upsample.share, upsample.share]
-    reasons = np.select([long == 0, short == 0, long >= wanted[:, 1]], KEPT, "")
+    reasons = np.select([long == 0, short == 0, long >= wanted[:, 1]], UNCHANGED, "")
     weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=reasons[:, None] == "")
     scale = 1 if upsample.tokens is None else upsample.tokens / int(total.sum())
     return weights * scale, [why or None for why in reasons.tolist()]
 
 
-def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
+def count_copies(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
     """Count the copies of every document of a shard.
 
     Shapes: `lengths`, `classes` int64 (documents,); `before` int64 (n_classes,), documents of each class in earlier
         shards; `weights`, `offsets` (n_classes,); the copies int64 (documents,).
     Example:
         >>> one = np.zeros(4, dtype=np.int64)  # four documents of one class; k w + u is 0.75, 1.25, 1.75, 2.25
-        >>> copies_of(np.array([9, 1, 5, 7]), one, np.array([0]), np.array([0.5]), np.array([0.25])).tolist()
+        >>> count_copies(np.array([9, 1, 5, 7]), one, np.array([0]), np.array([0.5]), np.array([0.25])).tolist()
         [1, 0, 1, 0]
     """
     order = np.lexsort((lengths, classes))
@@ -189,42 +201,16 @@ def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offse
     return copies
 
 
-def spread(copies: Ints, generator: np.random.Generator) -> Ints:
+def order_copies(copies: Ints, generator: np.random.Generator) -> Ints:
     """Order a shard's copies: copy j = 0 .. m - 1 of a document at (j + r) / m of the whole, r its random number.
 
-    Lengths and sources are thus mixed evenly, and the copies of a document are an m-th of the shard apart.
+    Lengths and sources are thus mixed evenly, and the copies of a document are an m-th of the shard apart: in shards
+    of 1,000 documents no two copies are neighbours.
 
     Shapes: `copies` int64 (documents,); the order int64 (sum of copies,), indices of documents.
     """
     documents = np.repeat(np.arange(len(copies)), copies)
-    turn = np.arange(len(documents)) - np.repeat(np.cumsum(copies) - copies, copies)
-    places = (turn + generator.random(len(copies))[documents]) / copies[documents]
-    return parted(documents[np.argsort(places, kind="stable")])
-
-
-def parted(order: Ints) -> Ints:
-    """Swap documents until no two copies of one are neighbours, as far as single swaps allow.
-
-    Shapes: `order` int64 (n,), indices of documents; the result holds the same ones.
-    Example:
-        >>> parted(np.array([7, 7, 1, 2])).tolist(), parted(np.array([1, 7, 7])).tolist()
-        ([7, 1, 7, 2], [7, 1, 7])
-    """
-    for _ in range(2):  # a copy without a partner in one direction may have one in the other
-        order = order.copy()
-        for place in (np.flatnonzero(order[1:] == order[:-1]) + 1).tolist():
-            choices = partners(order, place)
-            if order[place] == order[place - 1] and len(choices):
-                order[[place, choices[0]]] = order[[choices[0], place]]
-        order = order[::-1]
-    return order
-
-
-def partners(order: Ints, place: int) -> Ints:
-    """Return the places whose documents can be swapped with that at `place` without making copies neighbours."""
-    left, here, right = (np.concatenate([[-1] * k, order, [-1] * (2 - k)])[1:-1] for k in (2, 1, 0))
-    document, after = here[place], right[place]
-    free = (here != document) & (here != after) & (left != document) & (right != document)
-    if place + 1 < len(order):  # its left neighbour is the copy that is swapped
-        free[place + 1] = after != document and right[place + 1] != document
-    return np.flatnonzero(free)
+    # copies of a document are neighbours in `documents`: j is the distance from the first of them
+    j = np.arange(len(documents)) - np.repeat(np.cumsum(copies) - copies, copies)
+    positions = (j + generator.random(len(copies))[documents]) / copies[documents]
+    return documents[np.argsort(positions, kind="stable")]

@@ -20,26 +20,26 @@ from lab.data.corpora import Reader, open_corpus
 from lab.data.encoding import refuse_shortened
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
-from lab.data.sources import INPUTS, PREPARE_AGAIN, check_sources, record_times, refuse_other_inputs
-from lab.data.streaming import Listing
-from lab.data.text_files import COMPRESSIONS, describe, has_suffix
+from lab.data.sources import INPUTS, PREPARE_AGAIN, check_inputs, check_sources, record_times
+from lab.data.text_files import COMPRESSIONS, Listing, describe, has_suffix
 from lab.data.tokenizer import (
     TOKENIZER,
     compare_tokenizer,
     end_of_document,
     n_ids,
     obtain_tokenizer,
-    run_task,
-    texts_of,
+    read_documents,
     tokenizer_file,
 )
+from lab.data.tokenizing import run_task
 
 BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
 PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
-PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
+PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
+PLAIN_TOKENS = 0.2  # in a byte of any other file
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 RunTask = Callable[[Any], shards.Manifest]
-Check = Callable[[Path], object]  # refuses what the tokenizer of a folder does not serve
+Check = Callable[[Path], object]  # rejects the tokenizer of a folder, for instance because it has too few tokens
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Prepared:
     folder: Path
     documents: dict[Split, int]
     tokens: dict[Split, int]
-    skips: dict[str, int]
+    skips: Counter[str]
 
     @property
     def summary(self) -> str:
-        """Describe in one line the contents and what was left out."""
-        left_out = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
-        return (
-            f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on, "
-            f"{self.tokens['held_out']:,} held out"
-            + ("" if self.documents["held_out"] else " (no document; to have some, raise data.held_out_frac)")
-            + (f"; left out: {left_out}" if left_out else "")
-        )
+        """Describe in one line the contents and the dropped documents."""
+        text = f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on"
+        text += f", {self.tokens['held_out']:,} held out"
+        if not self.documents["held_out"]:
+            text += " (no document; to have some, raise data.held_out_frac)"
+        if self.skips:
+            text += "; left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
+        return text
 
 
 def shard_folder(config: DataConfig) -> Path:
@@ -69,29 +69,33 @@ def shard_folder(config: DataConfig) -> Path:
 
 
 def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
-    """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
+    """Reject a corpus that must be prepared first; every process checks, so that none waits for the others.
 
-    With `held_out` a small text that is not prepared yet must hold a document out, of which the first is looked for.
+    With `held_out`, a small text that is not prepared yet must have a held-out document.
 
     Raises: DataError.
     """
-    if config.embedded:
+    if config.is_generated:
         return
     folder = shard_folder(config)
     shards.read_manifests(folder)
     if is_prepared(config):
         return
-    has_files = getattr(config.corpus, "path", None) is not None
-    sizes = open_corpus(config).listing.files if has_files else {"": SMALL_BYTES + 1}  # raises for a wrong path
-    n_bytes = sum(sizes.values())
-    if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
+    is_small = False
+    reader = None
+    if getattr(config.corpus, "path", None) is not None:
+        reader = open_corpus(config)  # which also rejects a wrong path
+        is_small = isinstance(config.corpus, Text) and sum(reader.listing.files.values()) <= SMALL_BYTES
+    if reader is None or not is_small:
         rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+    if not held_out:
+        return
     n = 0
-    for _, split in texts_of(config, open_corpus(config)) if held_out else ():
+    for _, split in read_documents(config, reader):
         n += 1
         if split == "held_out":
-            return
+            return  # the first one is enough
     if n:
         rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
         remedy = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
@@ -99,7 +103,7 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
-    """Prepare a generated corpus or a small text, unless that has been done; `check` may refuse the tokenizer before.
+    """Prepare a generated corpus or a small text if needed; `check` may reject the tokenizer before any task runs.
 
     Raises: DataError for any other corpus that has not been prepared.
     """
@@ -107,13 +111,13 @@ def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
     if is_prepared(config):
         compare_sources(config)
         return
-    if not config.embedded:
+    if not config.is_generated:
         show(f"data: not prepared yet; preparing {shard_folder(config)}")
     prepare(config, workers=cores(), check=check)
 
 
 def compare_sources(config: DataConfig) -> None:
-    """Refuse a prepared corpus whose files, commit or tokenizer changed afterwards, unless the settings accept it.
+    """Reject a prepared corpus whose files, commit or tokenizer changed afterwards, unless the settings accept it.
 
     Raises: DataError.
     """
@@ -134,12 +138,13 @@ def is_prepared(config: DataConfig) -> bool:
         return False
     if record["name"] != config.shard_name:
         raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
-    if not all((folder / task_name(task)).exists() for task in range(record["tasks"])):
-        return False
+    for task in range(record["tasks"]):
+        if not (folder / task_name(task)).exists():
+            return False
     if config.base is None or not is_prepared(config.base):
         return True
     inputs = files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
-    return inputs == derivation.inputs_of(shard_folder(config.base))
+    return inputs == derivation.hash_manifests(shard_folder(config.base))
 
 
 def prepare(
@@ -158,7 +163,7 @@ def prepare(
     Raises: DataError for an empty corpus or unreadable input, ConfigError if the folder cannot be written.
     """
     folder = shard_folder(config)
-    if not config.embedded and is_prepared(config):  # the base of upsampled shards may have been deleted
+    if not config.is_generated and is_prepared(config):  # the base of upsampled shards may have been deleted
         index_documents(folder, config.window)  # compares names and sizes of the shards, too
         compare_sources(config)
         return summarise(folder)
@@ -174,18 +179,22 @@ def prepare(
         if check is not None:
             check(folder)
     except (ConfigError, DataError):
+        # leave no folder of settings that cannot be prepared, unless other processes work in it
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise
-    undone = [(task, jobs[task]) for task in range(len(jobs))[tasks] if not (folder / task_name(task)).exists()]
+    undone = []
+    for task in range(len(jobs))[tasks]:
+        if not (folder / task_name(task)).exists():
+            undone.append((task, jobs[task]))
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
         in_processes(partial(run_owned, run, folder), undone, workers, bar.update)
     prepared = summarise(folder)
     if len(shards.shards_in(folder)) < len(jobs):
-        return prepared
+        return prepared  # other calls run the missing tasks
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        left_out = Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})
+        left_out = prepared.skips + Counter({"held out": prepared.documents["held_out"]})
         counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
         remedy = "name its field `text`, check its path, or lower data.held_out_frac"
         raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {remedy}")
@@ -199,22 +208,22 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
         if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
-            tokenizer_file(Path(config.tokenizer.path))  # before the corpus is listed, which may take minutes
+            tokenizer_file(Path(config.tokenizer.path))  # a missing file is found before the listing, which takes long
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():
             show(f"data: files read: {len(listing.files):,}; skipped: {describe(listing.skipped)}")
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
-        refuse_other_inputs(folder, listing.files)
-        record_times(config, folder, listing.files)
+        check_inputs(folder, listing.files)
+        record_times(listing, folder)
         refuse_shortened(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
-        refuse_full_disk(folder, reader, token_dtype(n_ids(tokenizer)))
+        check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
         return run, range(reader.n_tasks)
     source = shard_folder(config.base)
-    refuse_other_inputs(folder, derivation.inputs_of(source))
+    check_inputs(folder, derivation.hash_manifests(source))
     jobs, record = derivation.plan(source, config.upsample)
     files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
     files.write_json(folder / derivation.RECORD, record)
@@ -231,14 +240,17 @@ def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
     return Listing(inputs, module=builder["module"], options=builder["options"])
 
 
-def refuse_full_disk(folder: Path, reader: Reader, dtype: str) -> None:
-    """Refuse a disk that cannot hold the shards of the tasks that are left, by a low estimate of their tokens.
+def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
+    """Reject a disk that cannot hold the shards of the missing tasks, by a low estimate of their tokens.
 
     Raises: DiskError.
     """
-    tokens = sum(size * PACKED[has_suffix(name, PACKED_SUFFIXES)] for name, size in reader.listing.files.items())
-    left = 1 - len(shards.shards_in(folder)) / reader.n_tasks
-    needed, free = int(tokens * int(dtype[-1]) * left), files.free_bytes(folder)
+    tokens = 0.0
+    for name, size in reader.listing.files.items():
+        tokens += size * (PACKED_TOKENS if has_suffix(name, PACKED_SUFFIXES) else PLAIN_TOKENS)
+    missing_share = 1 - len(shards.shards_in(folder)) / reader.n_tasks
+    bytes_per_token = int(dtype[-1])  # "<u2" or "<u4"
+    needed, free = int(tokens * bytes_per_token * missing_share), files.free_bytes(folder)
     if needed > free:
         rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
         raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
@@ -255,38 +267,59 @@ def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:
             if not path.exists():
                 run(task[1])
         finally:
+            # this process holds the task's lock, so that temporary folders of the task are its own or of killed ones
             for attempt in folder.glob(f".{path.name}.tmp*"):
                 files.remove(attempt)
 
 
 def close_folder(config: DataConfig, folder: Path) -> None:
-    """Write prepared.json, once every shard is there, and delete what killed processes have left."""
+    """Write prepared.json after the last shard, and delete the leftovers of killed processes."""
     files.remove_leftovers(folder)
     for lock in folder.glob(".task-*.lock*"):
         files.remove(lock)
-    beside = files.manifest_of(folder, "[!.]*.json")
-    beside.pop(shards.PREPARED, None)
-    record = {"name": config.shard_name, "identity": config.shard_identity(), "tasks": len(shards.shards_in(folder))}
-    files.write_json(folder / shards.PREPARED, {**record, "files": beside})
+    records = files.manifest_of(folder, "[!.]*.json")
+    records.pop(shards.PREPARED, None)
+    record = {
+        "name": config.shard_name,
+        "identity": config.shard_identity(),
+        "tasks": len(shards.shards_in(folder)),
+        "files": records,
+    }
+    files.write_json(folder / shards.PREPARED, record)
 
 
-def digest_of_data(folder: Path) -> str | None:
-    """Hash what a run reads, tokenizer and shards in order; None for a folder that is not prepared.
+def list_data(folder: Path) -> list[Any] | None:
+    """List the entries of the files that a run reads: tokenizer, then the files of each shard in order.
+
+    None for a folder that is not prepared.
 
     Raises: DataError.
     """
     record = shards.read_prepared(folder)
     if record is None:
         return None
-    read = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
-    recorded = [record["files"].get(TOKENIZER), read]
-    return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
+    entries = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+    return [record["files"].get(TOKENIZER), entries]
+
+
+def digest_of_data(folder: Path) -> str | None:
+    """Hash what a run reads; None for a folder that is not prepared.
+
+    Raises: DataError.
+    """
+    entries = list_data(folder)
+    if entries is None:
+        return None
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def summarise(folder: Path) -> Prepared:
     """Sum the manifests of a folder's shards."""
-    manifests = [shards.read_manifest(path) for path in shards.shards_in(folder)]
-    documents = {split: sum(m["splits"][split]["documents"] for m in manifests) for split in SPLITS}
-    tokens = {split: sum(m["splits"][split]["tokens"] for m in manifests) for split in SPLITS}
-    skips = sum((Counter(m["skips"]) for m in manifests), Counter[str]())
-    return Prepared(folder, documents, tokens, dict(skips))
+    prepared = Prepared(folder, dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0), Counter())
+    for path in shards.shards_in(folder):
+        manifest = shards.read_manifest(path)
+        prepared.skips.update(manifest["skips"])
+        for split in SPLITS:
+            prepared.documents[split] += manifest["splits"][split]["documents"]
+            prepared.tokens[split] += manifest["splits"][split]["tokens"]
+    return prepared

@@ -9,7 +9,7 @@ A segment is a piece of at most L tokens of one document. The three modes (arXiv
 Every mode locates segment i without reading the segments before it. In mode natural an index, saved beside each shard,
 counts the segments before every GROUP-th document: a billion documents have 31 MB of it.
 
-Samples are shuffled without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
+Samples are permute without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
 network permutes the numbers of 2h bits, the smallest even width that holds n. A result outside 0 .. n - 1 is permuted
 again until it falls inside, which keeps the map a permutation.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from lab.core.arrays import IntArray
 from lab.core.errors import DataError, DiskError
-from lab.data import beside
+from lab.data import sidecars
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 
@@ -53,7 +53,7 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegment
         return NaturalSegments(store, window)
     lengths = [window]
     if mode == "uniform":  # each of 1 .. window once
-        lengths = (1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
+        lengths = (1 + permute(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
     if store.n_tokens < sum(lengths):
         rule = f"needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}"
         raise DataError(f"data.mode={mode}: {rule}; use mode: natural, a shorter window or more text")
@@ -128,12 +128,12 @@ def group_counts(shard: Shard, window: int) -> IntArray:
     digest = shard.manifest["files"][f"{shard.split}.ends.bin"]["sha256"][:8]
     path = shard.folder / f".segments-{shard.split}-{window}-{digest}.npy"
     with suppress(DataError):  # of one that is not what was written, which is built again
-        if (saved := beside.load(path)) is not None:
+        if (saved := sidecars.load(path)) is not None:
             return saved
     counts = segment_counts(shard.ends, window)
     index: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     with suppress(OSError, DiskError):
-        beside.save(path, index)
+        sidecars.save(path, index)
     return index
 
 
@@ -144,11 +144,11 @@ def index_documents(folder: Path, window: int) -> None:
     """
     manifests = read_manifests(folder)
     for split in SPLITS:
-        for shard in Shard.all_of(manifests, split):
+        for shard in Shard.open_all(manifests, split):
             group_counts(shard, window)
 
 
-def shuffled(indices: Numbers, n: int, key: int) -> Numbers:
+def permute(indices: Numbers, n: int, key: int) -> Numbers:
     """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects."""
     half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
     keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
@@ -181,5 +181,5 @@ def sample_segments(samples: IntArray, n: int, seed: int) -> IntArray:
     found = np.empty_like(samples)
     for epoch in np.unique(epochs).tolist():
         own = epochs == epoch
-        found[own] = shuffled(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+        found[own] = permute(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
     return found

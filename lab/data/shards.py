@@ -7,10 +7,10 @@ A shard is a folder, published by one rename:
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
     SPLIT.scored.bin   uint8, 0 for tokens that are not scored; only if there are such tokens
-    held_out.bytes.bin uint32, bytes of the original text that each token stands for; not in shards of older versions
+    held_out.bytes.bin uint32, bytes of the original text that each token encodes; not in shards of older versions
 
-prepared.json is written beside the shards once every one is there, see `PreparedFolder`. Opening compares names and
-sizes. lab.verify also hashes every file.
+prepared.json is written next to the shards after the last one, see `PreparedFolder`. Opening compares names and sizes.
+lab.verify also hashes every file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypeVar
+from typing import Any, BinaryIO, Literal, NotRequired, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -56,7 +56,7 @@ class Manifest(TypedDict):
 
 
 class PreparedFolder(TypedDict):
-    """The record of a folder of shards: their corpus and settings, their number, and the files beside them."""
+    """The record of a folder of shards: their corpus and settings, their number, and the other files of the folder."""
 
     name: str
     identity: dict[str, Any]
@@ -75,7 +75,7 @@ def shards_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("task-*[0-9]"))
 
 
-def again(shard: Path) -> str:
+def suggest_repair(shard: Path) -> str:
     return f"restore it, or delete {shard} and run probe-lab prepare again"
 
 
@@ -86,24 +86,25 @@ def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
     """
     try:
         return reader.validate_json(path.read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise DataError(f"{path}: cannot be read ({fault}); {remedy}") from error
+    except ValidationError as error:
+        raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {remedy}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); {remedy}") from error
 
 
 def read_manifest(shard: Path) -> Manifest:
     """Read a shard's manifest.
 
-    Raises: DataError, also where it belongs to another shard.
+    Raises: DataError, also if it belongs to another shard.
     """
-    manifest = read(shard / MANIFEST, READ_MANIFEST, again(shard))
+    manifest = read(shard / MANIFEST, READ_MANIFEST, suggest_repair(shard))
     if manifest["task"] != shard.name:
-        raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {again(shard)}")
+        raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {suggest_repair(shard)}")
     return manifest
 
 
 def read_prepared(folder: Path) -> PreparedFolder | None:
-    """Read prepared.json; None where the folder has none.
+    """Read prepared.json; None if the folder has none.
 
     Raises: DataError.
     """
@@ -112,22 +113,27 @@ def read_prepared(folder: Path) -> PreparedFolder | None:
 
 
 def read_manifests(folder: Path) -> dict[Path, Manifest]:
-    """Read the manifests of a folder's shards in order, and compare names and sizes with what is there.
+    """Read the manifests of a folder's shards in order, and compare names and sizes with its files.
 
     Raises: DataError naming the first shard or file that differs.
     """
-    record, folders = read_prepared(folder), shards_in(folder)
-    tasks = folders if record is None else [folder / task_name(task) for task in range(record["tasks"])]
-    if differ := sorted({*tasks} ^ {*folders}):
+    record = read_prepared(folder)
+    tasks = found = shards_in(folder)
+    if record is not None:
+        tasks = [folder / task_name(task) for task in range(record["tasks"])]
+    for path in sorted({*tasks} ^ {*found}):
         rule = f"is not one of the {len(tasks)} shards of {PREPARED}; move it elsewhere"
-        if differ[0] in tasks:
+        if path in tasks:
             rule = f"is missing, {PREPARED} records it; restore it, or run probe-lab prepare again"
-        raise DataError(f"{differ[0]}: {rule}")
-    manifests = {path: read_manifest(path) for path in tasks}
-    for path, manifest in manifests.items():
+        raise DataError(f"{path}: {rule}")
+    manifests = {}
+    for path in tasks:
+        manifests[path] = manifest = read_manifest(path)
         if record is not None and manifest["name"] != record["name"]:
-            raise DataError(f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {again(path)}")
-        check_sizes(path, manifest["files"], again(path))
+            raise DataError(
+                f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {suggest_repair(path)}"
+            )
+        check_sizes(path, manifest["files"], suggest_repair(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
     refuse_shortened(folder)
@@ -146,13 +152,20 @@ class TokenShardWriter:
     ) -> None:
         self.temporary, self.dtype, self.name = temporary, dtype, name
         temporary.mkdir(parents=True)
-        kinds = ("tokens", "scored") if marks_scored else ("tokens",)
-        self.files = {(split, k): (temporary / f"{split}.{k}.bin").open("wb") for split in SPLITS for k in kinds}
-        self.ends: dict[Split, list[int]] = {split: [0] for split in SPLITS}  # and where the first document begins
-        self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
+        self.files: dict[tuple[Split, str], BinaryIO] = {}
+        self.ends: dict[Split, list[int]] = {}  # after the 0 at which the first document begins
+        self.owners: dict[Split, list[int]] = {}
+        for split in SPLITS:
+            self.ends[split], self.owners[split] = [0], []
+            self.open_file(split, "tokens")
+            if marks_scored:
+                self.open_file(split, "scored")
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
         self.inputs: dict[str, FileEntry] = {}
+
+    def open_file(self, split: Split, kind: str) -> None:
+        self.files[split, kind] = (self.temporary / f"{split}.{kind}.bin").open("wb")
 
     def add(
         self,
@@ -162,15 +175,18 @@ class TokenShardWriter:
         scored: list[bool] | np.ndarray | None = None,
         n_bytes: np.ndarray | None = None,
     ) -> None:
-        """Append a document; `scored` marks its scored tokens, all by default. A split has `n_bytes` or lacks them."""
+        """Append a document; `scored` marks its scored tokens, all by default.
+
+        All documents of a split have `n_bytes`, or none has.
+        """
         self.files[split, "tokens"].write(np.asarray(ids, dtype=self.dtype).tobytes())
         if n_bytes is not None:
             if (split, "bytes") not in self.files:
-                self.files[split, "bytes"] = (self.temporary / f"{split}.bytes.bin").open("wb")
+                self.open_file(split, "bytes")
             self.files[split, "bytes"].write(n_bytes.astype("<u4").tobytes())
         if (split, "scored") in self.files:
-            marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)
-            self.files[split, "scored"].write(marks.tobytes())
+            marks = np.ones(len(ids)) if scored is None else np.asarray(scored)
+            self.files[split, "scored"].write(marks.astype(np.uint8).tobytes())
         self.ends[split].append(self.ends[split][-1] + len(ids))
         self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
 
@@ -185,7 +201,7 @@ class TokenShardWriter:
             "name": self.name,
             "task": final.name,
             "dtype": self.dtype,
-            "splits": {split: {"documents": len(ends) - 1, "tokens": ends[-1]} for split, ends in self.ends.items()},
+            "splits": {s: {"documents": len(ends) - 1, "tokens": ends[-1]} for s, ends in self.ends.items()},
             "skips": dict(self.skips),
             "sources": list(self.sources),
             "files": manifest_of(self.temporary),
@@ -213,22 +229,32 @@ class Shard:
     bytes: np.ndarray | None = None
 
     @classmethod
-    def all_of(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
-        """Map one split into memory, of those shards that have tokens of it."""
+    def open_all(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
+        """Map one split of the shards into memory; a shard without tokens of it is skipped, as empty files have no map.
+
+        The order of all shards stays: tokens are numbered end to end over it.
+        """
         shards = []
         for folder, manifest in manifests.items():
-            if manifest["splits"][split]["tokens"]:
-                kinds = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
-                files = {kind: folder / f"{split}.{kind}.bin" for kind in kinds}
-                there = [kind for kind, path in files.items() if path.name in manifest["files"]]
-                # a view of a memory map is sliced faster
-                maps = {kind: np.memmap(files[kind], kinds[kind], "r").view(np.ndarray) for kind in there}
-                everything = np.broadcast_to(np.uint8(1), maps["tokens"].shape)
-                shards.append(cls(folder, split, manifest, **{"scored": everything, **maps}))
+            if not manifest["splits"][split]["tokens"]:
+                continue
+            maps: dict[str, Any] = {}
+            types = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
+            for kind, dtype in types.items():
+                name = f"{split}.{kind}.bin"
+                if name in manifest["files"]:
+                    # slices of an ndarray are made faster than those of a memmap
+                    maps[kind] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
+            tokens = maps["tokens"]
+            scored = maps.get("scored", np.broadcast_to(np.uint8(1), tokens.shape))
+            shard = cls(folder, split, manifest, tokens, scored, maps["ends"], maps["sources"], maps.get("bytes"))
+            shards.append(shard)
         return shards
 
     def part(self, document: int) -> slice:
-        return slice(int(self.ends[document - 1]) if document else 0, int(self.ends[document]))
+        """Return where a document's tokens are."""
+        start = int(self.ends[document - 1]) if document else 0
+        return slice(start, int(self.ends[document]))
 
 
 class TokenStore:
@@ -250,18 +276,19 @@ class TokenStore:
         """
         manifests = read_manifests(folder)
         if not manifests:
-            remedy = (
-                "run probe-lab prepare, copy the shards there, or give a text of your own where a command takes one"
-            )
+            remedy = "run probe-lab prepare, copy the shards there, or name another text where a command takes one"
             raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
-        shards = Shard.all_of(manifests, split)
+        shards = Shard.open_all(manifests, split)
         if not shards:
             remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
             raise DataError(f"{folder}: no {split} documents; {remedy}")
         return cls(shards)
 
     def parts(self, start: int, length: int) -> Iterable[tuple[Shard, int]]:
-        """Yield the shards that hold `length` tokens from index `start`, each with this index counted from its own."""
+        """Yield the shards that `length` tokens from index `start` are in, each with this index counted from its own.
+
+        The index is negative in shards after the first.
+        """
         index = bisect_right(self.starts, start) - 1
         for begin, shard in zip(self.starts[index:-1], self.shards[index:]):
             if begin >= start + length:
@@ -271,15 +298,18 @@ class TokenStore:
     def read(self, start: int, length: int, kind: Literal["tokens", "scored"] = "tokens") -> np.ndarray:
         """Read `length` tokens, or their marks, from index `start`, across shards; fewer at the end of the split."""
         parts = [getattr(shard, kind)[max(at, 0) : at + length] for shard, at in self.parts(start, length)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
+        if len(parts) == 1:
+            return parts[0]  # a view without a copy, in nearly every call
+        return np.concatenate(parts or [np.zeros(0, np.int64)])
 
     def document_numbers(self, start: int, length: int) -> np.ndarray:
         """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ...
 
         Documents without tokens take a number as well.
         """
-        begins = [np.zeros(0, np.int64)]  # of the documents after the first
+        begins = [np.zeros(0, np.int64)]
         for shard, at in self.parts(start, length):
+            # the end of a document is the index at which the next one begins
             first, stop = shard.ends.searchsorted((at, at + length - 1), side="right").tolist()
             begins.append(shard.ends[first:stop] - at)
         return np.bincount(np.concatenate(begins), minlength=length).cumsum()
@@ -287,8 +317,12 @@ class TokenStore:
     @cached_property
     def bytes(self) -> TokenStore | None:
         """The bytes of the tokens' original text, read as tokens are; None if a shard does not record them."""
-        counted = [replace(shard, tokens=shard.bytes) for shard in self.shards if shard.bytes is not None]
-        return TokenStore(counted) if len(counted) == len(self.shards) else None
+        shards = []
+        for shard in self.shards:
+            if shard.bytes is None:
+                return None
+            shards.append(replace(shard, tokens=shard.bytes))
+        return TokenStore(shards)
 
     @cached_property
     def scores_all(self) -> bool:

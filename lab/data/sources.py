@@ -1,8 +1,8 @@
-"""Whether the files that shards were made of are still the same; of a hub's data set, whether its commit is.
+"""Comparison of shards with the files that they were made of or, for a data set of the hub, with its newest commit.
 
 Each shard's manifest has the size and SHA-256 of the files that its task has read. Their times of modification are in
-a hidden file of the folder, and are those before any task began, or of the last comparison. A file is hashed again only
-if its time alone differs. Sources that are absent, as on a cluster to which shards were copied, are not compared.
+a hidden file of the folder; they are from before any task began, or from the last comparison. A file is hashed again
+only if its time alone differs. Sources that are absent, as on a cluster to which shards were copied, are not compared.
 """
 
 import os
@@ -16,7 +16,7 @@ from lab.core.files import FileEntry, read_object, sha256, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.shards import read_manifest, shards_in
-from lab.data.text_files import root_of
+from lab.data.text_files import Listing, find_root
 
 INPUTS = "inputs.json"
 TIMES = ".modified.json"  # of the sources, in nanoseconds by name
@@ -26,24 +26,14 @@ PREPARE_AGAIN = "delete the folder and prepare again"
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
-def local_root(config: DataConfig) -> Path | None:
-    """Return the folder, or the file, that the names of a corpus's files begin at; None without local files."""
-    path = getattr(config.corpus, "path", None)
-    if path is None:
-        return None
-    root = root_of(path)
-    return root.parent if config.dataset is not None and root.is_file() else root
-
-
-def times_of(root: Path, names: Iterable[str]) -> dict[str, int]:
+def read_times(root: Path, names: Iterable[str]) -> dict[str, int]:
     return {name: (root / name).stat().st_mtime_ns for name in names}
 
 
-def record_times(config: DataConfig, folder: Path, names: Iterable[str]) -> None:
+def record_times(listing: Listing, folder: Path) -> None:
     """Write the times of the sources before any of them is read."""
-    root = local_root(config)
-    if root is not None and not (folder / TIMES).exists():
-        write_json(folder / TIMES, times_of(root, names))
+    if listing.root is not None and not (folder / TIMES).exists():
+        write_json(folder / TIMES, read_times(listing.root, listing.files))
 
 
 def hash_sources(root: Path, before: Mapping[str, int]) -> dict[str, FileEntry]:
@@ -60,10 +50,10 @@ def hash_sources(root: Path, before: Mapping[str, int]) -> dict[str, FileEntry]:
     return entries
 
 
-def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
-    """Refuse inputs with files that were added, removed or changed since the first task was done.
+def check_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
+    """Record the inputs of all tasks at the first call, and reject other ones at a later call.
 
-    Raises: DataError naming one of them.
+    Raises: DataError naming one that was added, removed or changed.
     """
     path = folder / INPUTS
     if not path.exists():
@@ -78,31 +68,31 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
 
 
 def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
-    """Refuse shards of other sources than there are now, or say that they are accepted or not compared.
+    """Reject shards whose sources have changed, or print that the changes are accepted or cannot be compared.
 
     `others` are further differences.
 
     Raises: DataError.
     """
-    if config.embedded or config.corpus.plugin:
+    if config.is_generated or config.corpus.plugin:
         return
-    root = local_root(config)
-    setting = f"data.corpus.path={getattr(config.corpus, 'path', None)}"
-    if root is None:
-        setting = f"data.corpus.repository={getattr(config.corpus, 'repository', None)}"
-        differ = compare_commit(config, folder)
-    elif not root.exists():
-        show(f"data: {root} is not here, so that the shards are not compared with their sources")
-        differ = []
+    path = getattr(config.corpus, "path", None)
+    setting = f"data.corpus.path={path}"
+    differences = others
+    if path is None:
+        repository = str(getattr(config.corpus, "repository", None))
+        setting = f"data.corpus.repository={repository}"
+        differences = [*compare_commit(repository, folder), *others]
+    elif find_root(path).exists():
+        differences = [*compare_files(config, folder), *others]
     else:
-        differ = compare_files(config, folder, root)
-    differ = [*differ, *others]
-    if not differ:
+        show(f"data: {find_root(path)} is not here, so that the shards are not compared with their sources")
+    if not differences:
         return
-    if root is not None and root.is_file():
-        differ = [text.replace(". ", f"{root.name} ", 1) for text in differ]  # its name in a listing is "."
-    more = f" and {len(differ) - SHOWN:,} more" if len(differ) > SHOWN else ""
-    rule = f"{', '.join(differ[:SHOWN])}{more} since {folder} was prepared"
+    more = ""
+    if len(differences) > SHOWN:
+        more = f" and {len(differences) - SHOWN:,} more"
+    rule = f"{', '.join(differences[:SHOWN])}{more} since {folder} was prepared"
     if config.changed_sources == "accept":
         show(f"{setting}: {rule}; accepted by data.changed_sources")
         return
@@ -110,49 +100,55 @@ def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
     raise DataError(f"{setting}: {rule}; {remedy}")
 
 
-def compare_files(config: DataConfig, folder: Path, root: Path) -> list[str]:
+def compare_files(config: DataConfig, folder: Path) -> list[str]:
     """List the files that were added, removed or changed; a file of the same size and time is taken as the same."""
     recorded: dict[str, FileEntry] = {}
     for shard in shards_in(folder):
         recorded |= read_manifest(shard).get("inputs", {})
     try:
-        now = open_corpus(config).listing.files
+        listing = open_corpus(config).listing
     except DataError as error:  # no file is left, or one cannot be read
         return [first_line(error).replace("; ", ", ")]
-    sizes = {name: entry["bytes"] for name, entry in recorded.items()}
-    if not recorded and config.upsample is None:  # shards of older versions
-        sizes = read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
-    if not sizes:
+    root, now = listing.root, listing.files
+    assert root is not None, "the names of files on disk begin at a root"
+    before = {name: entry["bytes"] for name, entry in recorded.items()}
+    if not recorded and config.upsample is None:  # shards of older versions, without hashes
+        before = read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+    if not before:
         return []
-    differ = [f"{name} was added" for name in sorted(now.keys() - sizes.keys())]
-    differ += [f"{name} was removed" for name in sorted(sizes.keys() - now.keys())]
-    both = sorted(now.keys() & sizes.keys())
-    differ += [f"{name} has another size" for name in both if now[name] != sizes[name]]
+    changes = [(name, "was added") for name in sorted(now.keys() - before.keys())]
+    changes += [(name, "was removed") for name in sorted(before.keys() - now.keys())]
+    same_size = []
+    for name in sorted(now.keys() & before.keys()):
+        if now[name] != before[name]:
+            changes.append((name, "has another size"))
+        elif name in recorded:
+            same_size.append(name)
     known: dict[str, int] = {}
-    with suppress(DataError):  # all are hashed once
+    with suppress(DataError):  # without recorded times all files are hashed once
         known = read_object(folder / TIMES, DataError, "")
-    times = times_of(root, [name for name in both if name in recorded and now[name] == sizes[name]])
+    times = read_times(root, same_size)
     for name, time in times.items():
         if known.get(name) != time and sha256(root / name) != recorded[name]["sha256"]:
-            differ.append(f"{name} was rewritten")
-    if not differ and times != known:
-        with suppress(OSError, DiskError):  # of a folder that cannot be written
+            changes.append((name, "was rewritten"))
+    if not changes and times != known:
+        with suppress(OSError, DiskError):  # a run may read a folder that it cannot write to
             write_json(folder / TIMES, times)
-    return differ
+    # a corpus that is one file has the name "." in its listing
+    return [f"{root.name if name == '.' else name} {change}" for name, change in changes]
 
 
-def compare_commit(config: DataConfig, folder: Path) -> list[str]:
-    """Compare the commit that shards were made of with the newest one of the data set."""
-    names = read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
-    before = {name.partition("/")[0] for name in names}
-    repository = str(getattr(config.corpus, "repository", None))
+def compare_commit(repository: str, folder: Path) -> list[str]:
+    """Compare the commit that shards were made of with the newest commit of the data set."""
+    # a name of the hub is COMMIT/PATH, and all files of a preparation are of one commit
+    before = next(iter(read_object(folder / INPUTS, DataError, PREPARE_AGAIN)), "").partition("/")[0]
     try:
         if any(os.environ.get(name, "0") not in ("", "0") for name in OFFLINE):
             raise OSError("offline")
         from huggingface_hub import HfApi
 
-        now = HfApi().dataset_info(repository, timeout=WAIT_S).sha
+        now = str(HfApi().dataset_info(repository, timeout=WAIT_S).sha)
     except Exception as error:  # the library raises many types for a network that is absent
         show(f"data: {repository} cannot be compared with the hub ({first_line(error)}); training goes on")
         return []
-    return [] if before <= {str(now)} else [f"its commit was {min(before)[:8]} and is {str(now)[:8]},"]
+    return [] if before == now else [f"its commit was {before[:8]} and is {now[:8]},"]

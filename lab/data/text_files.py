@@ -1,4 +1,4 @@
-"""Files of text on disk: which of a path's files are read, and their rows; what is skipped is counted by its type.
+"""Files of text on disk: which files of a path are read, and the rows of each; skipped files are counted by type.
 
 A line that cannot be used is skipped with its reason, where a library would end with the whole file.
 """
@@ -13,9 +13,10 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from glob import glob, has_magic
-from itertools import product, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,65 +26,102 @@ from lab.core.launch import read_launch
 from lab.core.rows import Row
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-PLAIN = tuple(map("".join, product((".txt", ".md", ".py"), ("", *COMPRESSIONS))))  # one document each
-LINES = tuple(map("".join, product((".jsonl", ".ndjson"), ("", *COMPRESSIONS))))  # a document per row, as in a table
-ROWS = (*LINES, ".parquet")
-OBJECTS = tuple(f".json{suffix}" for suffix in ("", *COMPRESSIONS))  # one row each
+
+
+def add_compressions(*suffixes: str) -> tuple[str, ...]:
+    """List suffixes without and with each compression's."""
+    return tuple(suffix + packed for suffix in suffixes for packed in ("", *COMPRESSIONS))
+
+
+PLAIN = add_compressions(".txt", ".md", ".py")  # one document each
+LINES = add_compressions(".jsonl", ".ndjson")
+ROWS = (*LINES, ".parquet")  # one document per row
+OBJECTS = add_compressions(".json")  # one row each
 ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 HIDDEN = "hidden"
-BROKEN = (OSError, ValueError, EOFError, NotImplementedError, zlib.error, lzma.LZMAError)  # what readers raise
+NOT_UTF8 = "not UTF-8"
+# readers of compressed files and of .parquet raise all of these for a truncated or corrupt file
+BROKEN = (OSError, ValueError, EOFError, NotImplementedError, zlib.error, lzma.LZMAError)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a corpus: name and bytes of each, how many are skipped by type, and what reads them.
+
+    Names begin at `root`, which is None for files of the hub and for generated documents. A name of the hub is
+    COMMIT/PATH. `module` names a builder of the datasets library and `options` its settings; both are empty for files
+    that the lab reads.
+    """
+
+    files: dict[str, int]
+    skipped: Counter[str] = field(default_factory=Counter)
+    root: Path | None = None
+    module: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def names(self, task: int, n_tasks: int) -> list[str]:
+        """Return the files of a task: every n-th, so that a task reads from all folders."""
+        return list(self.files)[task::n_tasks]
 
 
 def has_suffix(path: Path | str, suffixes: tuple[str, ...]) -> bool:
     return str(path).lower().endswith(suffixes)
 
 
-def list_files(place: str, suffixes: tuple[str, ...]) -> tuple[dict[str, int], Counter[str]]:
-    """List the files that data.corpus.path names, with sizes, and count those that are skipped.
+def list_files(path: str, suffixes: tuple[str, ...]) -> Listing:
+    """List the files that data.corpus.path names, and count those that are skipped.
 
     Raises: DataError.
     """
-    files, skipped = find_files(Path(place), suffixes)
+    files, skipped = find_files(Path(path), suffixes)
+    root = find_root(path)
     if not files:
-        kinds = dict.fromkeys(f".{suffix.split('.')[1]}" for suffix in suffixes)
-        rule = f"no {', '.join(kinds)} in it" if root_of(place).exists() else "no such file or folder"
+        rule = "no such file or folder"
+        if root.exists():
+            types = dict.fromkeys(f".{suffix.split('.')[1]}" for suffix in suffixes)
+            rule = f"no {', '.join(types)} in it"
         if skipped:
             rule = f"{rule}, but {describe(skipped)}"
         remedy = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"
-        raise DataError(f"data.corpus.path={place}: {rule}; {remedy}")
-    for path in files:
-        if not is_text(str(path)):
-            raise DataError(f"data.corpus.path={place}: holds {path.name!a}, no name in UTF-8; rename the file")
-    return sizes_of(files, root_of(place)), skipped
+        raise DataError(f"data.corpus.path={path}: {rule}; {remedy}")
+    for file in files:
+        if not is_text(str(file)):
+            raise DataError(f"data.corpus.path={path}: holds {file.name!a}, no name in UTF-8; rename the file")
+    return Listing(read_sizes(files, root), skipped, root)
 
 
-def root_of(place: str) -> Path:
-    """Return the file or folder that data.corpus.path names, of a pattern the part without signs."""
-    if Path(place).exists():  # a name with brackets
-        return Path(place)
-    return Path(*takewhile(lambda part: not has_magic(part), Path(place).parts))
+def find_root(path: str) -> Path:
+    """Return the file or folder that a path names; for a pattern, the part before its wildcards."""
+    if Path(path).exists():  # a name may contain brackets, which are wildcards as well
+        return Path(path)
+    return Path(*takewhile(lambda part: not has_magic(part), Path(path).parts))
 
 
-def find_files(place: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Counter[str]]:
-    """Find the files with one of some suffixes that a file, a folder at all depths, or a pattern of these names.
+def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Counter[str]]:
+    """Find files with one of some suffixes: a path is a file, a folder that is searched at all depths, or a pattern.
 
     All others are counted by their type. Tools keep copies of texts in hidden folders, which are skipped and counted.
 
     Raises: DataError for a link to nothing, or to a folder, which is not searched.
     """
-    root = root_of(str(place))
-    starts = [place] if place == root else map(Path, glob(str(place), recursive=True))
+    root = find_root(str(path))
+    starts = [path]
+    if path != root:
+        starts = [Path(name) for name in glob(str(path), recursive=True)]
+    candidates = set(starts)  # a pattern may match both a folder and files in it
+    for start in starts:
+        candidates.update(start.rglob("*"))
     files, skipped = [], Counter[str]()
-    for path in sorted({path for start in starts for path in (start, *start.rglob("*"))}):
-        if is_hidden(path.relative_to(root)):
-            skipped[HIDDEN] += path.is_file()
-        elif path.is_file():
-            if has_suffix(path, suffixes):
-                files.append(path)
+    for candidate in sorted(candidates):
+        if is_hidden(candidate.relative_to(root)):
+            skipped[HIDDEN] += candidate.is_file()
+        elif candidate.is_file():
+            if has_suffix(candidate, suffixes):
+                files.append(candidate)
             else:
-                skipped[type_of(path)] += 1
-        elif path.is_symlink():
-            raise DataError(f"{path}: is a link to no file, so its texts would be left out; copy them, or delete it")
+                skipped[type_of(candidate)] += 1
+        elif candidate.is_symlink():
+            raise DataError(f"{candidate}: is a link to no file, so its texts would be lost; copy them, or delete it")
     return files, +skipped
 
 
@@ -99,7 +137,7 @@ def is_hidden(path: Path) -> bool:
 
 
 def type_of(path: Path) -> str:
-    """Return a file's suffix, before it that of what is compressed.
+    """Return a file's suffix, after the suffix of its content if it is compressed.
 
     Example:
         >>> [type_of(Path(path)) for path in ("a.CSV", "a.b.json.gz", "README")]
@@ -121,12 +159,12 @@ def describe(skipped: Counter[str]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sorted(skipped.items()) if n)
 
 
-def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
+def read_sizes(files: list[Path], root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_size for path in files}
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode a text, which holds no lone surrogates of JSON or of a file's name."""
+    """Return whether UTF-8 can encode a text: lone surrogates, from JSON or from a file's name, have no encoding."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -136,7 +174,7 @@ def is_text(text: str) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read what it contains, decompressed.
+    """Open a file to read its content, decompressed.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
@@ -171,75 +209,86 @@ def import_pyarrow(suffix: str) -> Any:
     return pyarrow
 
 
-def text_of(path: Path) -> str:
-    """Read a file as text; bytes that are not UTF-8 make it unusable."""
-    with reading(path) as file:
-        return file.read().decode("utf-8", "surrogateescape")
+def read_rows(path: Path) -> Iterator[tuple[int, Row | str]]:
+    """Read the rows of a file with their line numbers; a string in place of a row is the reason why there is none.
 
+    A file of plain text is one row with its content in `text`, at line 0.
 
-def read_rows(path: Path) -> Iterator[Row | str]:
-    """Read the rows of a file of JSON lines or a .parquet file, or why one is none."""
+    Raises: DataError for a truncated or broken file, MissingPackage.
+    """
     with reading(path) as file:
         if has_suffix(path, LINES):
-            yield from map(parsed, filter(bytes.strip, file))
-        else:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, parse_object(line)
+        elif has_suffix(path, OBJECTS):
+            yield 1, parse_object(file.read())
+        elif has_suffix(path, (".parquet",)):
+            number = 0
             for batch in import_pyarrow(path.suffix).parquet.ParquetFile(file).iter_batches(batch_size=1024):
-                yield from batch.to_pylist()
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        else:
+            # bytes that are no UTF-8 become lone surrogates, by which `is_text` finds them
+            yield 0, {"text": file.read().decode("utf-8", "surrogateescape")}
 
 
-def parsed(line: bytes) -> Row | str:
-    """Parse a JSON object."""
+def parse_object(line: bytes) -> Row | str:
+    """Parse a JSON object, or return the reason why a line is none."""
     try:
         row = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # of which the second is for a row nested too deep
-        return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON"
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    except (ValueError, RecursionError):  # RecursionError: a row that is nested too deep
+        return "not JSON"
     return row if isinstance(row, dict) else "not a JSON object"
 
 
 def read_texts(path: Path, field: str) -> list[str]:
     """Read the texts of a file, of a folder's files, or of those that match a pattern.
 
-    A text is a .txt, .md or .py file, the field `text` of a .json object, or that of each line of a .jsonl file, all of
-    them also compressed. Other files of a folder are skipped and counted in a line.
+    A text is a .txt, .md or .py file, or the field `text` of a .json object or of a row of a .jsonl or .parquet file.
+    Other files of a folder are skipped and counted in a line.
 
     Raises: DataError, which names the setting that the path comes from.
     """
     types = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as by curl -LO {ESSAYS}"
     files, skipped = [path], Counter[str]()
     if not path.is_file():
-        files, skipped = find_files(path, (*PLAIN, *LINES, *OBJECTS))
+        files, skipped = find_files(path, (*PLAIN, *ROWS, *OBJECTS))
     if not files:
-        rule = f"no such file, but {describe(skipped)}" if skipped else "no such file"
+        rule = "no such file"
+        if skipped:
+            rule = f"no such file, but {describe(skipped)}"
         raise DataError(f"{field}={path}: {rule}; {types}")
     if skipped:
         report_skipped(f"{field}={path}: files read: {len(files):,}; skipped: {describe(skipped)}")
-    texts: list[Any] = []
+    texts: list[str] = []
     for file in files:
-        number = 0
-        has_rows, is_object = (has_suffix(file, suffixes) for suffixes in (LINES, OBJECTS))
         try:
-            with reading(file) as opened:
-                content = io.TextIOWrapper(opened, encoding="utf-8").read()
-            lines = content.split("\n") if has_rows else [content]
-            parts: dict[int, Any] = {at: line for at, line in enumerate(lines, start=1) if line.strip()}
-            if has_rows or is_object:
-                for number, part in parts.items():
-                    row = json.loads(part)
-                    parts[number] = row.get("text") if isinstance(row, dict) else None
-        except (DataError, ValueError, RecursionError) as error:
-            place = f"line {number:,} " if number else ""
-            raise DataError(f"{field}={file}: {place}cannot be read ({first_line(error)}); {types}") from error
-        wrong = [number for number, text in parts.items() if not isinstance(text, str)]
-        if wrong:
-            raise DataError(f"{field}={file}: line {wrong[0]:,} holds no text in `text`; {types}")
-        texts += parts.values()
-    if not any(map(str.strip, texts)):
+            rows = list(read_rows(file))
+        except DataError as error:
+            raise DataError(f"{field}={file}: cannot be read ({first_line(error)}); {types}") from error
+        for number, row in rows:
+            line = f"line {number:,} " if number else ""
+            text = row.get("text") if isinstance(row, dict) else ""
+            if not isinstance(text, str):
+                raise DataError(f"{field}={file}: {line}holds no text in `text`; {types}")
+            reason = row if isinstance(row, str) else NOT_UTF8
+            if isinstance(row, str) or not is_text(text):
+                raise DataError(f"{field}={file}: {line}cannot be read ({reason}); {types}")
+            if number == 0:  # plain text, whose line breaks differ between systems
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            if text.strip() or number:
+                texts.append(text)
+    if not any(text.strip() for text in texts):
         raise DataError(f"{field}={path}: holds no text; {types}")
     return texts
 
 
 @cache
 def report_skipped(line: str) -> None:
-    """Print which files are skipped, once, as a command reads its text more than once."""
+    """Print which files are skipped, once: a command may read its text more than once."""
     if read_launch(os.environ).is_first:
         show(line, error=True)

@@ -7,7 +7,7 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
     run        a b c a | targets b c a b        sequence   a b c a b
     distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
 
-One method is computed once for whole documents, and stored beside the shards (lab.data.beside).
+One method is computed once for whole documents, and stored beside the shards (lab.data.sidecars).
 
 asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
@@ -110,7 +110,7 @@ class Asked(Evidence):
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse a corpus without labels."""
-        if not run.data.labelled:
+        if not run.data.has_labels:
             yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 
     def nearest_copy(self, laid: Sequences) -> IntArray:

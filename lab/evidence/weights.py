@@ -62,7 +62,7 @@ class ByEvidence(Section):
             yield run.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
         if self.distance == "ids" and run.skip is None:
             yield run.fault("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
-        if self.control == "kind" and not run.data.labelled:
+        if self.control == "kind" and not run.data.has_labels:
             yield run.fault("weights.control", f"{UNLABELLED}; use near")
 
     def outside(self, distances: IntArray) -> Flags:

@@ -75,7 +75,7 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         f"{name}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; "
         f"run probe-lab prepare {folder / f'{name}.yaml'} first"
         for name, experiment in resolved.experiments.items()
-        if not (experiment.data.embedded or is_prepared(experiment.data))
+        if not (experiment.data.is_generated or is_prepared(experiment.data))
     ]
     if faults:
         raise ConfigError(*faults)

@@ -181,7 +181,7 @@ class HeldOutLoss:
             store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead
         )
         if store.bytes is not None:
-            settings.beside = {"bytes": store.bytes}
+            settings.sidecars = {"bytes": store.bytes}
         packs = list(islice(PackStream(settings), n_packs))
         self.n_bytes: int | None = None  # of the scored tokens of all ranks, in the original text
         if store.bytes is not None:

@@ -127,7 +127,7 @@ def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
         shutil.copy(other, path)
     elif damage == "read_only":
         path.unlink()
-        monkeypatch.setattr("lab.data.beside.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+        monkeypatch.setattr("lab.data.sidecars.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
     else:
         flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
         path.write_bytes({"empty": b"", "cut": whole[:-3], "flipped": flipped}[damage])

@@ -4,7 +4,7 @@ import pytest
 
 from lab.data.config import Conversations
 from lab.data.corpora import TextDocument
-from lab.data.tokenizer import cut, samples_of
+from lab.data.tokenizing import cut_conversation, cut_samples
 
 
 def parts_of(text):
@@ -24,7 +24,7 @@ def kept(items, **settings):
     corpus = Conversations(path="x", **settings)
     return [
         " ".join(text for text, _ in item.parts) if isinstance(item, TextDocument) else item
-        for item in samples_of(corpus, items, count)
+        for item in cut_samples(corpus, items, count)
     ]
 
 
@@ -40,7 +40,7 @@ def kept(items, **settings):
     ],
 )
 def test_cuts_are_between_exchanges(text, most, expected):
-    pieces = list(cut(parts_of(text), most, count))
+    pieces = list(cut_conversation(parts_of(text), most, count))
     assert pieces == [parts_of(piece) for piece in expected]
     assert sum(pieces, ()) == parts_of(text)
 

@@ -12,7 +12,7 @@ from lab.data import encoding
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer, split_of, train_bpe
+from lab.data.tokenizer import assign_split, load_tokenizer, train_bpe
 from lab.probe.measuring import HeldOutLoss
 from tests.data.stores import refused, sentence, text_config, write_corpus
 
@@ -117,7 +117,7 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     config = text_config(tmp_path, tokenizer=TokenizerFile(path=str(tmp_path), eos="<eos>"), held_out_frac=0.5)
     config = replace(config, corpus=replace(config.corpus, path=str(tmp_path / "corpus.jsonl")))
     prepare(config, progress=False)
-    held_out = [text for text in texts if split_of(text, 0.5) == "held_out"]
+    held_out = [text for text in texts if assign_split(text, 0.5) == "held_out"]
     store = TokenStore.open(shard_folder(config), "held_out")
     segments = sum(-(-len(ids) // config.window) for ids in store.documents())
     config = replace(config, look_ahead=segments)  # one pack of all of them

@@ -10,11 +10,11 @@ import pytest
 from lab.config import load_experiment
 from lab.core.command import parse_overrides
 from lab.core.errors import DataError
-from lab.data import beside
-from lab.data.beside import labels_of, numbers_of, path_of
+from lab.data import sidecars
 from lab.data.config import Synthetic
 from lab.data.module import PackedData
 from lab.data.segments import index_segments
+from lab.data.sidecars import label_tokens, open_sidecar, sidecar_path
 from lab.data.tokenizer import load_tokenizer
 from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat, Suffix
@@ -79,9 +79,9 @@ def test_a_run_has_the_labels_that_lie_within_it(tmp_path, mode, window):
     store = make_store(tmp_path, [documents[:4], documents[4:]])
     labels = np.random.default_rng(1).integers(0, 12, 122)
     for shard, own in zip(store.shards, (labels[:57], labels[57:]), strict=True):
-        beside.save(path_of(shard, "asked"), own)
-    numbers = {"asked": numbers_of(store, "asked", "evidence.method")}
-    settings = {"pack_tokens": 64, "beside": numbers, "evidence": Asked(), "look_ahead": 8}
+        sidecars.save(sidecar_path(shard, "asked"), own)
+    numbers = {"asked": open_sidecar(store, "asked", "evidence.method")}
+    settings = {"pack_tokens": 64, "sidecars": numbers, "evidence": Asked(), "look_ahead": 8}
     stream = stream_over(store, index_segments(store, mode, window), **settings)
     seen, kept = 0, 0
     for pack in itertools.islice(stream, 20):
@@ -156,4 +156,4 @@ def test_other_documents_than_the_generators_are_refused(demo):
     (shard,) = data.store.shards
     other = load("--data.corpus.digits=4")
     with refused(f"{shard.folder}: document ", error=DataError):
-        labels_of(shard, other.data, load_tokenizer(shard.folder.parent))
+        label_tokens(shard, other.data, load_tokenizer(shard.folder.parent))

@@ -4,7 +4,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig, Text, TokenizerFile
-from lab.data.module import arrangement_of
+from lab.data.module import build_arrangement
 from lab.data.preparation import prepare
 from lab.masks import Anchor
 from tests.data.stores import module_of
@@ -26,7 +26,7 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
         folder=str(tmp_path / "shards"),
     )
     prepare(config, progress=False)
-    assert arrangement_of(config, Anchor()) == Arrangement(mask=Anchor(), anchor=0)
+    assert build_arrangement(config, Anchor()) == Arrangement(mask=Anchor(), anchor=0)
     data = module_of(config, seed=0, micro_batch_tokens=7, mask=Anchor())
     data.setup()
     pack = next(data.stream(0))

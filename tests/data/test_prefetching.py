@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from lab.data.module import ahead
+from lab.data.module import prefetch
 from tests.forked import ROOT, python
 
 ABANDONED = """
 import faulthandler, gc, itertools, threading, weakref
-from lab.data.module import ahead
+from lab.data.module import prefetch
 faulthandler.dump_traceback_later(30, exit=True)
 class Thing: pass
 packs, things = weakref.WeakSet(), ({"pack": Thing()} for _ in itertools.count())
@@ -20,7 +20,7 @@ def noted(batch):
     return batch
 gc.disable()
 ring = Thing()
-ring.itself, ring.reader = ring, ahead(map(noted, things), 3)
+ring.itself, ring.reader = ring, prefetch(map(noted, things), 3)
 next(ring.reader)
 [packing] = [thread for thread in threading.enumerate() if thread.name.startswith("packing")]
 del ring
@@ -36,23 +36,23 @@ def packing_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("packing")]
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
-def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(prefetch):
+@pytest.mark.parametrize("n", [1, 3])
+def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(n):
     made, makers, before, done = [], set(), packing_threads(), threading.Event()
 
     def batches():
         for number in itertools.count():
             made.append(number)
             makers.add(threading.current_thread())
-            if number == prefetch + 1:  # while the second batch is in use
+            if number == n + 1:  # while the second batch is in use
                 done.set()
             yield {"number": number}
 
-    reader = ahead(batches(), prefetch)
+    reader = prefetch(batches(), n)
     assert made == []
     assert [next(reader)["number"] for _ in range(2)] == [0, 1]
     assert done.wait(240)
-    assert len(made) == prefetch + 2
+    assert len(made) == n + 2
     assert threading.current_thread() not in makers
     reader.close()
     for thread in {*packing_threads()} - {*before}:

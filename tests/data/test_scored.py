@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from lab.data.arrangement import Arrangement
 from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
-from lab.data.corpora import document_of
+from lab.data.corpora import to_document
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenShardWriter, TokenStore
@@ -107,7 +107,7 @@ def scored(*words):
     ],
 )
 def test_a_conversation_in_parts(row, parts):
-    document = document_of(row, Conversations(path="all"), "place")
+    document = to_document(row, Conversations(path="all"), "place")
     assert document.parts == tuple(parts)
     assert (document.text, document.source) == ("".join(text for text, _ in parts), "place")
 
@@ -131,7 +131,7 @@ NO_RESPONSE = "a conversation without a response"
     ids=itertools.count(),
 )
 def test_what_is_no_conversation_is_dropped(row, reason):
-    assert document_of(row, Conversations(path="all"), "place") == reason
+    assert to_document(row, Conversations(path="all"), "place") == reason
 
 
 # tokens and marks

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.data.segments import index_segments, mix, sample_segments, shuffled
+from lab.data.segments import index_segments, mix, permute, sample_segments
 from tests.data.stores import make_store, numbered_documents, refused
 from tests.data.windows import sample_segment
 
@@ -62,7 +62,7 @@ def test_mix_is_splitmix64(value, expected):
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("n", SIZES)
 def test_every_index_comes_out_once(n, key):
-    assert sorted(shuffled(np.arange(n, dtype=np.uint64), n, key).tolist()) == list(range(n))
+    assert sorted(permute(np.arange(n, dtype=np.uint64), n, key).tolist()) == list(range(n))
 
 
 @pytest.mark.parametrize("n", [1, 3, 1000, 10**12 + 7])
@@ -73,7 +73,7 @@ def test_segments_of_many_samples_are_those_of_each_across_epochs(n):
 
 def test_a_trillion_needs_no_memory():
     n = 10**12
-    places = set(shuffled(np.arange(2000, dtype=np.uint64), n, key=3).tolist())
+    places = set(permute(np.arange(2000, dtype=np.uint64), n, key=3).tolist())
     assert len(places) == 2000
     assert min(places) >= 0
     assert max(places) < n

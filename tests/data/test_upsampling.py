@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.data.config import Conversations, DataConfig, Upsample
-from lab.data.derivation import OFFSETS, copies_of, parted, weigh
+from lab.data.derivation import OFFSETS, count_copies, weigh
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
 from tests.data.slim import LONG, SHARE, TASKS, documents, flat, slim_corpus, tokens_by_class
@@ -38,23 +38,13 @@ def test_copies_are_those_of_a_running_sum_over_shards(seed):
     for _ in range(3):
         n = int(generator.integers(5, 60))
         lengths, classes = generator.integers(1, 9, n), generator.integers(0, 4, n)
-        got = copies_of(lengths, classes, before, weights, offsets)
+        got = count_copies(lengths, classes, before, weights, offsets)
         for one in sorted(range(n), key=lambda k: (lengths[k], k)):
             kind = classes[one]
             after = running[kind] + weights[kind]
             assert got[one] == math.floor(after + 1e-9) - math.floor(running[kind] + 1e-9)
             running[kind] = after
         before += np.bincount(classes, minlength=4)
-
-
-@pytest.mark.parametrize(
-    "order", [[], [3], [3, 3], [3, 3, 3], [1, 1, 2, 2], [2, 1, 1, 1, 3, 4, 5], [1, 2, 3, 3, 3, 4], [5, 1, 1, 2, 1]]
-)
-def test_parting_keeps_every_copy(order):
-    got = parted(np.array(order, dtype=np.int64))
-    assert sorted(got.tolist()) == sorted(order)
-    possible = all(2 * order.count(k) <= len(order) + 1 for k in order)
-    assert not possible or (got[1:] != got[:-1]).all(), got
 
 
 def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(config):

@@ -1,0 +1,145 @@
+"""Tokenizing: one task of a corpus becomes one shard.
+
+Long conversations are cut between exchanges:
+
+    conversation    U1 A1 | U2 A2 | U3 A3 | U4 A4        at most 5 tokens a sample, each turn one
+    samples         U1 A1 U2 A2,  U3 A3 U4 A4            (a third exchange would make 6)
+
+Source: arXiv:2401.07004, section 4.1 (SFT data), which follows the cleaning of Zheng et al. 2023 (FastChat): English
+alone, none of less than 10,000 tokens, longer ones split to at most 16,384. FastChat names the language by a
+classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.core.files import temporary_of
+from lab.data.chat import UNSCORED, Parts
+from lab.data.config import Conversations, DataConfig
+from lab.data.corpora import Item, TextDocument, open_corpus
+from lab.data.encoding import encode_texts
+from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
+from lab.data.sources import hash_sources, read_times
+from lab.data.text_files import Listing
+from lab.data.tokenizer import assign_split, load_tokenizer, n_ids, special_ends
+
+BATCH_DOCUMENTS = 256
+CACHED_TEXTS = 256  # with their tokens: tags, and the turns of a conversation while it is cut
+
+
+def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task: int) -> Manifest:
+    """Tokenize one task of the corpus, which consists of the listed files, into one shard."""
+    tokenizer = load_tokenizer(folder)
+    reader = open_corpus(config, listing)
+    items = reader.read(task)
+    times: dict[str, int] = {}
+    if listing.root is not None:
+        times = read_times(listing.root, listing.names(task, reader.n_tasks))
+    marks_scored = config.tags or isinstance(config.corpus, Conversations)
+    dtype = token_dtype(n_ids(tokenizer))
+    final = folder / task_name(task)
+    writer = TokenShardWriter(temporary_of(final), dtype, name=config.shard_name, marks_scored=marks_scored)
+    before, after = special_ends(tokenizer)
+
+    @lru_cache(CACHED_TEXTS)
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def count(parts: Parts) -> int:
+        return sum(len(encode(text)) for text, _ in parts) + len(before) + len(after) + 1  # the end of the document
+
+    if isinstance(config.corpus, Conversations):
+        items = cut_samples(config.corpus, items, count)
+    while batch := list(islice(items, BATCH_DOCUMENTS)):
+        documents: list[tuple[TextDocument, Split, Parts]] = []
+        texts: dict[Split, list[str]] = {split: [] for split in SPLITS}
+        for item in batch:
+            if isinstance(item, str):
+                writer.skips[item] += 1
+                continue
+            split = assign_split(item.text, config.held_out_frac)
+            parts = item.parts or ((item.text, True),)
+            documents.append((item, split, parts))
+            texts[split] += [text for text, _ in parts]
+        # all texts of a batch are encoded in parallel; bytes are counted, at a cost, of the split that needs them
+        encoded = {
+            "train": encode_texts(tokenizer, texts["train"]),
+            "held_out": encode_texts(tokenizer, texts["held_out"], counts_bytes=True),
+        }
+        for document, split, parts in documents:
+            tag = encode(f"{document.source}\n") if config.tags else []
+            # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
+            pieces: list[tuple[Any, Any, bool]] = [(before, 0, True), (tag, 0, False)]
+            for _, is_scored in parts:
+                pieces.append((*next(encoded[split]), is_scored))
+            pieces.append(([*after, eos], 0, True))
+            ids, marks, sizes = [], [], []
+            for tokens, n_bytes, is_scored in pieces:
+                ids.append(np.asarray(tokens, dtype=np.uint32))
+                marks.append(np.full(len(tokens), is_scored))
+                if split == "held_out":
+                    sizes.append(np.broadcast_to(n_bytes, len(tokens)))
+            all_sizes = np.concatenate(sizes) if sizes else None
+            writer.add(split, np.concatenate(ids), document.source, np.concatenate(marks), all_sizes)
+    if listing.root is not None:
+        writer.inputs = hash_sources(listing.root, times)
+    return writer.close(final)
+
+
+def cut_samples(corpus: Conversations, items: Iterable[Item], count: Callable[[Parts], int]) -> Iterator[Item]:
+    """Yield samples of the conversations until the corpus's limit; `count` counts the tokens of some parts."""
+    n_samples = 0
+    for item in items:
+        for sample in to_samples(corpus, item, count):
+            yield sample
+            n_samples += isinstance(sample, TextDocument)
+            if n_samples == corpus.limit:
+                return
+
+
+def to_samples(corpus: Conversations, item: Item, count: Callable[[Parts], int]) -> Iterator[Item]:
+    """Cut a conversation into samples, each of which may be dropped by the corpus's settings."""
+    if isinstance(item, str) or item.parts is None:
+        yield item
+        return
+    if corpus.min_ascii and ascii_share(item.text) < corpus.min_ascii:
+        yield "of other letters than ASCII"
+        return
+    for parts in cut_conversation(item.parts, corpus.max_tokens, count):
+        if not any(is_scored for _, is_scored in parts):
+            yield UNSCORED
+        elif corpus.min_tokens and count(parts) < corpus.min_tokens:
+            yield f"shorter than {corpus.min_tokens} tokens"
+        else:
+            yield TextDocument("".join(text for text, _ in parts), item.source, parts)
+
+
+def cut_conversation(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterator[Parts]:
+    """Cut a conversation into runs of whole exchanges of at most `most` tokens; a longer exchange is a run of its own.
+
+    An exchange is a response and what precedes it.
+    """
+    ends = [index + 1 for index, (_, is_scored) in enumerate(parts) if is_scored]
+    if ends[-1:] != [len(parts)]:  # what follows the last response
+        ends.append(len(parts))
+    start = 0
+    for before, end in pairwise([0, *ends]):
+        if most is not None and before > start and count(parts[start:end]) > most:
+            yield parts[start:before]
+            start = before
+    yield parts[start:]
+
+
+def ascii_share(text: str) -> float:
+    """Return the share of ASCII among a text's letters; 1 for a text without letters."""
+    n_letters = n_ascii = 0
+    for character in text:
+        if character.isalpha():
+            n_letters += 1
+            n_ascii += character.isascii()
+    return n_ascii / n_letters if n_letters else 1.0
