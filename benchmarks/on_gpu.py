@@ -28,7 +28,7 @@ from torch import cuda
 from benchmarks import record
 from benchmarks.gpu.sizes import GPU, LARGE, LARGE_4K, TOY, Options
 from benchmarks.gpu.training import experiment_of, measure, release
-from lab.train.dry_run import memory_of
+from lab.train.dry_run import measure_memory
 
 ONE = {"model.n_layers": 1}  # the graphs of all layers are the same
 
@@ -37,7 +37,7 @@ def compare(options: Options, config: Path) -> dict[str, Any]:
     """Measure a config's run, and estimate its memory."""
     found = measure(options, config)
     release()
-    return {**found, "dry_run_gib": memory_of(experiment_of(options, config)).total / 2**30}
+    return {**found, "dry_run_gib": measure_memory(experiment_of(options, config)).total / 2**30}
 
 
 def cases(options: Options) -> dict[str, Callable[[], dict[str, Any]]]:

@@ -45,7 +45,7 @@ from lab.core.errors import ConfigError, nearest
 from lab.core.files import write_atomic, writing
 from lab.core.rows import Row
 from lab.core.schema import Section
-from lab.runs.arms import FEWEST, SHARES, differing, mean_with_limits, name_arms, with_bases
+from lab.runs.arms import FEWEST, SHARES, find_differences, mean_with_limits, name_arms, with_bases
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 
@@ -96,7 +96,7 @@ def add_arms(records: pd.DataFrame) -> pd.DataFrame:
     recorded = dict(zip(frame.run[has], frame.settings[has], strict=True))
     settings = with_bases(recorded)
     frame["settings"] = [settings.get(run, {}) for run in frame.run]
-    for name in differing(settings):
+    for name in find_differences(settings):
         frame[name] = [str(config.get(name)) for config in frame.settings]
     arms = name_arms(recorded)
     frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]

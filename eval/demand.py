@@ -118,7 +118,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     data.prepare_data()
     data.setup()
     counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
-    counts = counting.here
+    counts = counting.local
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:

@@ -54,7 +54,7 @@ from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.rows import CONFIDENCE
 from lab.core.schema import Positive, PositiveFloat, Section
-from lab.runs.arms import FEWEST, bases_of, differing, name_arms, without_common
+from lab.runs.arms import FEWEST, find_bases, find_differences, name_arms, without_common
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 
@@ -90,7 +90,7 @@ def analyse(request: Request) -> Result:
     points = begun[(begun["f"] > 0) & is_bounded].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
-    bases = bases_of({name: run.settings for name, run in runs.items()})
+    bases = find_bases({name: run.settings for name, run in runs.items()})
     used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
     settings = collect_settings({name: run for name, run in runs.items() if name in used})
     arms, common = without_common(name_arms(settings))
@@ -105,7 +105,7 @@ def analyse(request: Request) -> Result:
         f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}\n"
         f"left out {len(every) - len(begun)} that have not begun, {len(begun) - len(points)} without f at {distance} "
         "tokens or a limit of reach\n"
-        f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"
+        f"arms differ in: {', '.join(find_differences(settings)) or 'nothing'}"
     ]
     tables = {"points": points.set_index("run"), "arms": at_the_reach(points)}
     if model is None:

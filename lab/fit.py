@@ -33,7 +33,7 @@ from lab.config import Experiment, load_experiment
 from lab.core.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines, show
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
-from lab.train.environment import check_beginning
+from lab.train.environment import check_preflight
 from lab.train.meeting import tell
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -104,7 +104,7 @@ if __name__ == "__main__":
             check_ranks(experiment, vars(options), launch)
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
-            check_beginning(experiment, resume=options.resume, restart=options.restart)
+            check_preflight(experiment, resume=options.resume, restart=options.restart)
         if experiment.train.accelerator == "gpu":
             from lab.model.devices import device_for
 

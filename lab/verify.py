@@ -27,14 +27,14 @@ from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
-from lab.runs.folder import BEGINS, RECORDS, RunFolder, faults_of
+from lab.runs.folder import BEGINS, RECORDS, RunFolder, find_faults
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
 Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
 
 
-def checks_of(path: Path) -> Iterator[Check]:
+def list_checks(path: Path) -> Iterator[Check]:
     """List the checks of a path by what it is, refusing one that is nothing of the lab's."""
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_checkpoint, path)
@@ -95,14 +95,14 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
     for name in RECORDS:
         yield partial(check_order, folder, name)
     for saved in checkpoints.candidates(folder.checkpoints):
-        yield from checks_of(saved)
+        yield from list_checks(saved)
     if not checkpoints.is_untrained(folder.checkpoints):
         yield partial(check_counts, folder)
 
 
 def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
-    faults = faults_of(run)
+    faults = find_faults(run)
     manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
     if BEGINS not in manifest:  # else it was killed as it began; a resume writes and seals them
         needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
@@ -137,7 +137,7 @@ def carry_out(words: Words) -> int:
         raise ConfigError(f"--{next(iter(words.settings))}: unknown option; leave it out")
     path = Path(words.places[0])
     faults: list[str] = []
-    for check in Bar(list(checks_of(path)), desc="verify", leave=False):
+    for check in Bar(list(list_checks(path)), desc="verify", leave=False):
         try:
             check()
         except LabError as error:

@@ -13,7 +13,7 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder
 from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, read_manifest
-from lab.runs.folder import forget, packed_counts, seal
+from lab.runs.folder import add_to_manifest, drop_from_manifest, packed_counts
 from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
@@ -63,8 +63,8 @@ def sealed(folder):
     """Write the manifest of a run folder anew, over all of its files as they are."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     kept = [name for name in names if not name.startswith("checkpoints/") and name not in (COUNTS, MANIFEST)]
-    forget(folder, RUN, names)
-    seal(folder, kept)
+    drop_from_manifest(folder, RUN, names)
+    add_to_manifest(folder, kept)
     return folder
 
 

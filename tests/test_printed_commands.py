@@ -65,7 +65,7 @@ STOPS = {  # what a command calls once it has read its arguments
     "longrecipe": ["resolve"],
     "merge": ["find_place", "newest_checkpoints"],
     "export": ["find_place"],
-    "verify": ["checks_of"],
+    "verify": ["list_checks"],
     "pictures": ["draw"],
     "eval.papers.minis": ["names"],
     "papers": ["run_table", "dry_run", "list_tables"],

@@ -17,7 +17,7 @@ from lab.data import sidecars
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import Checkpoint, Counted, read_manifest
-from lab.runs.folder import RunFolder, forget, seal
+from lab.runs.folder import RunFolder, add_to_manifest, drop_from_manifest
 from lab.train.starting import find_start
 from lab.verify import OF_A_RUN, main
 from tests.opened import save_weights, sealed, write_run
@@ -98,10 +98,10 @@ def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, mo
     with pytest.raises(ZeroDivisionError):
         RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), digest, Checkpoint(run / LAST), {})
     assert verified(run, capsys)[0] == 0
-    seal(run, entries)
+    add_to_manifest(run, entries)
     assert (run / "manifest.json").read_bytes() == listed
-    forget(run, digest, ["config.yaml"])
-    seal(run, [])
+    drop_from_manifest(run, digest, ["config.yaml"])
+    add_to_manifest(run, [])
     assert verified(run, capsys)[0] == 1
 
 

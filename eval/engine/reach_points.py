@@ -9,7 +9,7 @@ import pandas as pd
 from eval.engine.records import ProbedRun, list_results
 from lab.counts import SavedCounts, f_at
 from lab.probe.reach import ONE, recompute_reach
-from lab.runs.arms import bases_of, censored, with_bases
+from lab.runs.arms import censored, find_bases, with_bases
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 
@@ -46,7 +46,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last_only: bool
 def collect_settings(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
     """Collect the settings of the runs that no other one starts from; those of its base stand for a start."""
     settings = {name: run.settings for name, run in runs.items()}
-    bases = {*bases_of(settings).values()}
+    bases = {*find_bases(settings).values()}
     return {name: config for name, config in with_bases(settings).items() if name not in bases}
 
 

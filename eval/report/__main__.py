@@ -36,7 +36,7 @@ from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import PathText, Section
-from lab.runs.arms import differing
+from lab.runs.arms import find_differences
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 
@@ -145,7 +145,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    settings = pd.DataFrame(runs.settings).T[differing(runs.settings)].rename_axis("run").reset_index()
+    settings = pd.DataFrame(runs.settings).T[find_differences(runs.settings)].rename_axis("run").reset_index()
     limits = {"low": "effective_length_low", "high": "effective_length_high"}
     return {
         "Runs at their last probe": runs.runs.rename(columns=limits),

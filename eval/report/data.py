@@ -21,7 +21,7 @@ from lab.core.rows import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.probe.reach import ONE, with_reach
-from lab.runs.analysis import contexts_of
+from lab.runs.analysis import list_contexts
 from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms, without_common
 from lab.runs.folder import RunFolder
 
@@ -122,7 +122,7 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
         "reaches": reaches,
         "distances": list_distances(last),
         "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
-        "contexts": list(contexts_of(probe)),
+        "contexts": list(list_contexts(probe)),
         "gains": list_gains(probe, last),
     }
 

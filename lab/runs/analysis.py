@@ -28,7 +28,7 @@ from lab.core.errors import CheckpointError
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.probe.reach import with_reach
-from lab.runs.arms import censored, differing, read_settings
+from lab.runs.arms import censored, find_differences, read_settings
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import READ, RECORDS, Record, RunFolder, check_files
 from lab.runs.source import find_place
@@ -123,7 +123,7 @@ class Run:
 
     def contexts(self) -> pd.DataFrame:
         """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
-        return as_table((row for probe in RunFolder(self.path).probes() for row in contexts_of(probe)), CONTEXTS)
+        return as_table((row for probe in RunFolder(self.path).probes() for row in list_contexts(probe)), CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
         """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
@@ -180,7 +180,7 @@ class Run:
         return picture
 
 
-def contexts_of(probe: Record) -> Iterator[Record]:
+def list_contexts(probe: Record) -> Iterator[Record]:
     """List the held-out loss of a probe by visible context: from `context` earlier tokens to twice that."""
     for context, loss in probe.get("context_loss", {}).items():
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
@@ -257,15 +257,15 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         if not paths:
             named = " ".join(patterns) or "runs=[]"
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
-        return probes_of(paths, last)
+        return tabulate_probes(paths, last)
 
 
-def probes_of(paths: list[str], last: bool) -> pd.DataFrame:
+def tabulate_probes(paths: list[str], last: bool) -> pd.DataFrame:
     """Return a row per run and probe of run folders."""
     for path in paths:
         check_files(Path(path), ("config.yaml", *RECORDS))
     settings = {path: read_settings(Path(path)) for path in paths}
-    apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
+    apart = [name for name in find_differences(settings) if any(name in values for values in settings.values())]
     rows = []
     for path in paths:
         labels = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}

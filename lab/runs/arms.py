@@ -62,11 +62,12 @@ ONLY = "all"  # name of an arm without others
 BASE = "base model"  # name of runs that others start from
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """List the settings that differ, each with both values, except those that may.
 
     Example:
-        >>> list(changes({"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}))
+        >>> before, now = {"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}
+        >>> list(find_changes(before, now))
         [('optim.lr', 1.0, 2.0)]
     """
     old = flatten(before)
@@ -91,7 +92,7 @@ def read_settings(run: Path) -> Row:
     return {key: str(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
-def differing(settings: Mapping[str, Row]) -> list[str]:
+def find_differences(settings: Mapping[str, Row]) -> list[str]:
     """List the settings that tell arms apart.
 
     A setting that a run's section does not have tells nothing of that run: the section has another method, whose name
@@ -99,7 +100,7 @@ def differing(settings: Mapping[str, Row]) -> list[str]:
 
     Example:
         >>> one, other = {"skip.method": "pose", "skip.chunks": 2}, {"skip.method": "rpes", "skip.max_gap": 8}
-        >>> differing({"a": one, "b": other}), differing({"a": one, "b": {"data.window": 8}})
+        >>> find_differences({"a": one, "b": other}), find_differences({"a": one, "b": {"data.window": 8}})
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
     settings = with_bases(settings)
@@ -125,14 +126,14 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {}, "b": {"start.path": "a"}, "c": masked})
         {'a': 'base model', 'b': 'unmasked', 'c': 'far-masked'}
     """
-    used = {base: settings[base] for base in bases_of(settings).values()}
+    used = {base: settings[base] for base in find_bases(settings).values()}
     if used and len(used) < len(settings):
         branches = {name: row for name, row in with_bases(settings).items() if name not in used}
         names = {name: f"{BASE}, {arm}".removesuffix(f", {ONLY}") for name, arm in name_arms(used).items()}
         names |= name_arms(branches)
         return {name: names[name] for name in settings}
     settings = {name: name_weights(row) for name, row in settings.items()}
-    apart = keys = differing(settings)
+    apart = keys = find_differences(settings)
     arms = n_arms(settings, apart)
     for key in apart:  # leave out what follows from the others, as a parameter of one method alone
         values = {str(row.get(key)) for row in settings.values()}
@@ -161,7 +162,7 @@ def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
 
 def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
     """Replace the path of a start that is one of the runs by the arm of that run: each seed has a base of its own."""
-    bases = bases_of(settings)
+    bases = find_bases(settings)
     used = {base: settings[base] for base in bases.values()}
     if len(used) == len(settings):  # runs that start from one another
         return settings
@@ -172,11 +173,11 @@ def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
     }
 
 
-def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
+def find_bases(settings: Mapping[str, Row]) -> dict[str, str]:
     """Find which of the runs each other one starts from, by the names of their folders.
 
     Example:
-        >>> bases_of({"a": {}, "b": {"start.path": "runs/a"}, "c": {"start.path": "runs/other"}})
+        >>> find_bases({"a": {}, "b": {"start.path": "runs/a"}, "c": {"start.path": "runs/other"}})
         {'b': 'a'}
     """
     runs = {Path(name).name: name for name in settings}

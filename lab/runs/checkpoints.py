@@ -139,7 +139,7 @@ def candidates(root: Path) -> list[Path]:
     return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
-def fault_of(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
+def find_fault(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
     try:
         fault = next(files.faults_in(folder, Checkpoint(folder).files, unread=unread), None)
@@ -154,7 +154,7 @@ def refuse(folder: Path, fault: str, fits: Callable[[Checkpoint], bool] = lambda
     Raises: CheckpointError.
     """
     older = [path for path in candidates(folder.parent) if path.name < folder.name]
-    whole = next((path.name for path in older if fault_of(path) is None and fits(Checkpoint(path))), None)
+    whole = next((path.name for path in older if find_fault(path) is None and fits(Checkpoint(path))), None)
     remedy = (
         "or begin anew with --restart"
         if whole is None
@@ -171,7 +171,7 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
     folder = next(iter(candidates(root)), None)
     if folder is None:
         return None
-    if fault := fault_of(folder, unread):
+    if fault := find_fault(folder, unread):
         refuse(folder, fault)
     return Checkpoint(folder)
 
@@ -182,7 +182,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     Raises: CheckpointError.
     """
     if NAME.fullmatch(folder.name):
-        if fault := fault_of(folder, (OPTIMIZER,)):
+        if fault := find_fault(folder, (OPTIMIZER,)):
             raise CheckpointError(fault)
         return Checkpoint(folder)
     checkpoint = newest(folder / "checkpoints", (OPTIMIZER,))

@@ -172,7 +172,7 @@ class RunFolder:
         What is to change is no longer sealed, so that a kill in between leaves nothing that contradicts the manifest.
         """
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
-        forget(self.path, run, [*files, *RECORDS], after=consumed - (PROBES in sizes))
+        drop_from_manifest(self.path, run, [*files, *RECORDS], after=consumed - (PROBES in sizes))
         self.rewind(consumed, sizes)
         if checkpoint is None:
             (self.path / "counts.npz").unlink(missing_ok=True)
@@ -183,7 +183,7 @@ class RunFolder:
                 write_atomic(self.path / name, content)
             else:
                 write_json(self.path / name, content)
-        seal(self.path, [*files, *RECORDS])
+        add_to_manifest(self.path, [*files, *RECORDS])
 
     def probes(self) -> Iterator[Record]:
         """Read the summaries, each the last line of a complete probe."""
@@ -206,7 +206,7 @@ class RunFolder:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
 
 
-def seal(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
+def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
     """Enter files as they have been written, those that are there, and return their entries.
 
     They are on the disk before the manifest is. Records whose first bytes have changed keep their entry, by which they
@@ -227,7 +227,7 @@ def seal(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
         return {name: files[name] for name in names if name in files}
 
 
-def forget(run: Path, digest: str, names: Collection[str], after: float = math.inf) -> None:
+def drop_from_manifest(run: Path, digest: str, names: Collection[str], after: float = math.inf) -> None:
     """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete.
 
     With them go the entries of probes after a number of consumed tokens. The manifest says that a part begins, until
@@ -249,7 +249,7 @@ def probe_of(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def faults_of(run: Path, wanted: tuple[str, ...] = ALL) -> list[str]:
+def find_faults(run: Path, wanted: tuple[str, ...] = ALL) -> list[str]:
     """List how files whose names begin as those `wanted` differ from their entries, a line each.
 
     Raises: CheckpointError where there is no manifest.
@@ -273,7 +273,7 @@ def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
 
     Raises: CheckpointError.
     """
-    if (run / MANIFEST).exists() and (faults := faults_of(run, names)):
+    if (run / MANIFEST).exists() and (faults := find_faults(run, names)):
         raise CheckpointError("\n".join(faults))
 
 

@@ -23,7 +23,7 @@ from lab.core.command import STOPPED
 from lab.core.errors import ConfigError, LabError
 from lab.core.launch import COPY_S, SIGNALS
 from lab.core.plugins import TRUSTED
-from lab.runs.arms import changes
+from lab.runs.arms import find_changes
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished as has_ended
@@ -140,7 +140,7 @@ def is_finished(experiment: Experiment) -> bool:
     folder = RunFolder(experiment.run.path)
     try:
         before = load_experiment(folder.path / "config.yaml")
-        if any(changes(before.to_dict(), experiment.to_dict())):
+        if any(find_changes(before.to_dict(), experiment.to_dict())):
             return False
         saved = newest(folder.checkpoints, TENSORS)
         return has_ended(folder, saved, experiment.train.steps, probes=experiment.probe is not None)

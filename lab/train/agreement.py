@@ -43,11 +43,15 @@ def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[st
     for key, value in flatten(experiment.to_dict()).items():
         if key not in OF_A_MACHINE and not key.endswith(PATHS):
             record[key] = describe_value(value)
-    record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
+    for key, value in options.items():
+        if isinstance(value, bool):
+            record[f"--{key}"] = str(value)
     record["plugins"] = describe_value(sorted(LOADED))
     record |= versions()
-    code = sorted((ROOT / "lab").rglob("*.py"))
-    return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
+    # The files themselves, not the commit: a wheel has none, and a clone may have changes that are not committed.
+    for path in sorted((ROOT / "lab").rglob("*.py")):
+        record[path.relative_to(ROOT).as_posix()] = digest(path.read_bytes())
+    return record
 
 
 def describe_value(value: Any) -> str:
@@ -58,9 +62,8 @@ def describe_value(value: Any) -> str:
         >>> brief(long) == brief(other), describe_value(long) == describe_value(other)
         (True, False)
     """
-    text = brief(value)
-    whole = json.dumps(value, default=str)
-    return text if len(whole) <= LONGEST_SHOWN else f"{text}, {digest(whole.encode())}"
+    text = json.dumps(value, default=str)
+    return brief(value) if len(text) <= LONGEST_SHOWN else f"{brief(value)}, {digest(text.encode())}"
 
 
 def digest(data: bytes) -> str:
@@ -75,17 +78,23 @@ def compare(name: str, own: Mapping[str, str], launch: Launch) -> None:
     Raises: ConfigError.
     """
     first = json.loads(gather(name, json.dumps(own) if launch.is_first else "", launch)[0])
-    names = [*first, *sorted(own.keys() - first.keys())]
-    found: list[Any] = []
-    for i, key in enumerate(names):
-        if own and not found and own.get(key) != first.get(key):
-            found = [i, key, own.get(key, "nothing")]
-    part = json.dumps([found, platform.node()])
-    parts = [json.loads(part) for part in gather(f"{name}/differing", part, launch)]
-    if faults := [fault for fault, _ in parts if fault]:
-        _, key, value = min(faults)
-        ranks = [rank for rank, (fault, _) in enumerate(parts) if fault == min(faults)]
-        rule = f"{name_ranks(*ranks)} on {parts[ranks[0]][1]} must have what rank 0 on {parts[0][1]} has"
+    difference: list[Any] = []  # the number of the first entry that differs, its name and this rank's value
+    for number, key in enumerate([*first, *sorted(own.keys() - first.keys())]):
+        if own and own.get(key) != first.get(key):
+            difference = [number, key, own.get(key, "nothing")]
+            break
+    # All ranks report the same line, hence each needs the differences of all. Of several, the one that is listed first
+    # is named, with all ranks that have it: settings come before the code that may cause the others.
+    nodes: list[str] = []
+    ranks_by_difference: dict[tuple[Any, ...], list[int]] = {}
+    for rank, part in enumerate(gather(f"{name}/differing", json.dumps([difference, platform.node()]), launch)):
+        theirs, node = json.loads(part)
+        nodes.append(node)
+        if theirs:
+            ranks_by_difference.setdefault(tuple(theirs), []).append(rank)
+    if ranks_by_difference:
+        (_, key, value), ranks = min(ranks_by_difference.items())
+        rule = f"{name_ranks(*ranks)} on {nodes[ranks[0]]} must have what rank 0 on {nodes[0]} has"
         raise ConfigError(f"{key}={value}: {rule}, {first.get(key, 'nothing')}; {SAME}")
 
 
@@ -104,6 +113,7 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
         if launch.is_first:
             own.touch()
         name = gather("folder", own.name, launch)[0]
+        # A file system between nodes may show a new name late: a rank that does not see it at once looks again.
         until = time.monotonic() + SHARED_S
         while not os.path.exists(path / name) and time.monotonic() < until:
             time.sleep(files.POLL_S)
@@ -126,6 +136,7 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     """
     if launch.world_size == 1:
         return
+    # The first rank gets here when its shards are prepared, which those of its node then read.
     gather("prepared", "", launch)
     record = {}
     if launch.local_rank == 0:

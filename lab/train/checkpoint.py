@@ -14,7 +14,7 @@ from lab.core.errors import CheckpointError
 from lab.data.module import PackedData
 from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
-from lab.runs.folder import RECORDS, packed_counts, seal
+from lab.runs.folder import RECORDS, add_to_manifest, packed_counts
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.record import Recording
 from lab.train.signals import Stopping
@@ -22,12 +22,14 @@ from lab.train.starting import Start
 from lab.train.state import TrainState
 
 
-def crossed(every_tokens: int | None, before: int, now: int) -> bool:
+def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:
     """Return whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
 
+    A step consumes fewer tokens than its budget if packs are not full, so that no step need end at a multiple.
+
     Example:
-        >>> crossed(100, before=90, now=105), crossed(100, before=105, now=190), crossed(None, before=0, now=500)
-        (True, False, False)
+        >>> interval_passed(100, before=90, now=105), interval_passed(100, before=105, now=190)
+        (True, False)
     """
     return every_tokens is not None and now // every_tokens > before // every_tokens
 
@@ -62,19 +64,20 @@ class Checkpointing:
         if self.start.launch.is_first:
             self.run = checkpoints.read_manifest(self.folder.path)[0]
         if distributed.is_available() and distributed.is_initialized():
-            self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
+            # A background save talks to its peers while the training does: in one group their calls would be mixed up.
+            self.group = distributed.new_group(backend="gloo")
         if self.start.checkpoint is not None:
             self.restore(state, self.start.checkpoint)
         self.saved_at = state.consumed
 
     def save_if_due(self, state: TrainState) -> None:
         """Save when an interval has passed, and on a signal."""
-        if self.stopping.fault:
+        if self.stopping.fault:  # the step that failed must not replace the checkpoint to resume from
             return
         is_final = state.step in self.config.final_steps
         if is_final:
             self.final[state.step] = state.consumed
-        due = is_final or crossed(self.config.checkpoint_every_tokens, self.saved_at, state.consumed)
+        due = is_final or interval_passed(self.config.checkpoint_every_tokens, self.saved_at, state.consumed)
         if due or self.stopping.stopped:
             self.save(state, background=self.config.async_checkpoints and not self.stopping.stopped)
 
@@ -83,13 +86,15 @@ class Checkpointing:
 
         Raises: CheckpointError where this one, or the one before, cannot be written, or the parts do not agree.
         """
+        # A background save of this step may still be running; the probe that asks for it need not wait.
         if self.saved_at == state.consumed:
-            return  # it may still be written: a probe need not wait for it
+            return
         self.finish()
         root = self.folder.checkpoints
         consumed = state.consumed
         counting = self.recording.counting
         counts = counting.total()
+        # Each rank writes its own shards, while a forward pass without gradients leaves the whole weights gathered.
         reshard(state.decoder)
         tensors, rest = tensors_to_save(state.decoder, state.inner_optimizer)
         final = dict(self.final)
@@ -102,6 +107,7 @@ class Checkpointing:
             "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
             "final": final,
         }
+        # What would be refused at a resume is refused here, while the checkpoint before it is still there.
         try:
             checkpoints.check(saved)
         except ValueError as error:
@@ -109,8 +115,10 @@ class Checkpointing:
             raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
 
         # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
-        records = seal(self.folder.path, RECORDS) if self.start.launch.is_first else {}
+        records = add_to_manifest(self.folder.path, RECORDS) if self.start.launch.is_first else {}
 
+        # Runs once the tensors of all ranks are written, in the thread of a background save. It therefore takes the
+        # counts of this step, not those that the training has by then.
         def publish(files: Files) -> None:
             keep = self.config.keep_checkpoints
             shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
@@ -135,6 +143,7 @@ class Checkpointing:
         state.consumed = saved["consumed_tokens"]
         state.skipped_steps = saved["skipped_steps"]
         state.schedule.load_state_dict(dict(saved["schedule"]))
+        # LambdaLR sets the optimizer's rate only when it steps, which is after the first update.
         for param_group, lr in zip(optimizer.param_groups, state.schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
         self.data.load_state_dict(saved["data"])

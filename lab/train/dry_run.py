@@ -20,7 +20,13 @@ from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.devices import device_for
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
-from lab.train.environment import checkpoint_bytes, count_checkpoints, counts_bytes, needs_of, room_for_checkpoints
+from lab.train.environment import (
+    checkpoint_bytes,
+    count_checkpoints,
+    counts_bytes,
+    list_requirements,
+    room_for_checkpoints,
+)
 
 GIB = 2**30
 GB = 10**9
@@ -28,7 +34,7 @@ PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_tok
 SPARE = 0.05  # of a GPU's memory by its name: the driver keeps 1 to 2%, and some is lost between tensors (unmeasured)
 UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
 SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
-RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
+RECOMPUTED = 4 / 3  # a second forward pass: 8 instead of 6 operations per weight and token
 NAMES = {
     "parameters": "parameters (float32)",
     "gradients": "gradients (float32)",
@@ -40,12 +46,12 @@ NAMES = {
 
 def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
     """Estimate one run's resources and format them, refusing a run that does not fit a GPU of `memory_gib`."""
-    limit = number_of("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
-    used = number_of("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
+    limit = read_number("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
+    used = read_number("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
     strategy = train.resolved_strategy(train.accelerator != "cpu")
-    memory = memory_of(experiment)
-    assumed = GIB + GIB * (train.world_size > 1)
+    memory = measure_memory(experiment)
+    assumed = GIB if train.world_size == 1 else 2 * GIB
     refuse_too_large(memory, assumed, limit)
     words = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
     words.append(f"packs of {train.micro_batch_tokens:,} tokens")
@@ -53,23 +59,31 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
         words.append(f"each shared by {train.context_parallel}")
     if train.recompute:
         words.append("recompute")
-    rows = [(NAMES[kind], memory.held.get(kind), size) for kind, size in memory.peak.items()]
-    rows += [("CUDA and NCCL (assumed)", None, assumed), ("in all", None, memory.total + assumed)]
-    # each process gathers the whole weights for a probe, when training holds no activations
-    if strategy == "fsdp" and experiment.probe is not None:
-        copied = experiment.model.n_parameters() * (2 if train.bf16 else 4)
-        rows.append(("weights of a probe (apart)", copied, copied))
     lines = [
         f"{experiment.run.name}: {', '.join(words)}",
         "",
         f"{'memory of each GPU':32}{'held, bytes':>18}{'peak, GiB':>12}",
     ]
-    lines += [f"  {name:30}{'-' if held is None else f'{held:,}':>18}{size / GIB:>12.2f}" for name, held, size in rows]
-    work = work_of(experiment, used)
-    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work.items())])
+
+    def add_row(name: str, held: int | None, size: int) -> None:
+        bytes_held = "-" if held is None else f"{held:,}"
+        lines.append(f"  {name:30}{bytes_held:>18}{size / GIB:>12.2f}")
+
+    for kind, size in memory.peak.items():
+        add_row(NAMES[kind], memory.held.get(kind), size)
+    add_row("CUDA and NCCL (assumed)", None, assumed)
+    add_row("in all", None, memory.total + assumed)
+    # Each process gathers the whole weights for a probe, when training holds no activations: not part of the total.
+    if strategy == "fsdp" and experiment.probe is not None:
+        copied = experiment.model.n_parameters() * (2 if train.bf16 else 4)
+        add_row("weights of a probe (apart)", copied, copied)
+    lines.append("")
+    for name, value in describe_work(experiment, used).items():
+        lines.append(f"{name:20}{value}")
+    return "\n".join(lines)
 
 
-def number_of(name: str, text: str, most: float, rule: str) -> float:
+def read_number(name: str, text: str, most: float, rule: str) -> float:
     """Read the number of an option, which must be above 0, and `most` at most."""
     try:
         value = float(text)
@@ -83,7 +97,7 @@ def number_of(name: str, text: str, most: float, rule: str) -> float:
 def needed_here(experiment: Experiment) -> str:
     """List what a run needs on this machine: each here, or missing, and how it comes."""
     train = experiment.train
-    checks = dict(needs_of(experiment))
+    checks = dict(list_requirements(experiment))
     if train.accelerator == "gpu":
         checks["GPU"] = partial(device_for, "gpu", "train.accelerator")
     lines = []
@@ -96,7 +110,7 @@ def needed_here(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def memory_of(experiment: Experiment) -> Memory:
+def measure_memory(experiment: Experiment) -> Memory:
     """Measure the memory of each process of a run after its first optimizer step."""
     train = experiment.train
     strategy = train.resolved_strategy(train.accelerator != "cpu")
@@ -106,28 +120,46 @@ def memory_of(experiment: Experiment) -> Memory:
         whole = train.keeps_whole(experiment.model.n_parameters())
         sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)
     build = decoder_of(experiment, backend=KERNEL, recompute=train.recompute)
-    keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
     with fake_ranks(train.world_size):
-        inputs = {**inputs_of(experiment), "context": ContextGroup.of(train.context_parallel)}
-        options: dict[str, Any] = {"keeps_gradients": keeps, "packs": packs, "optim": experiment.optim}
-        return track(lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=train.bf16, **options)
+        return track(
+            lambda: stand_in(build(None)),
+            {**build_inputs(experiment), "context": ContextGroup.of(train.context_parallel)},
+            sharding=sharding,
+            bf16=train.bf16,
+            keeps_gradients=strategy == "ddp" or packs > 1,  # DDP's buckets are the gradients, and always there
+            packs=packs,
+            optim=experiment.optim,
+        )
 
 
-def inputs_of(experiment: Experiment) -> dict[str, Any]:
+def build_inputs(experiment: Experiment) -> dict[str, Any]:
     """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows."""
     window = experiment.data.window
     tokens = experiment.train.micro_batch_tokens
-    whole, rest = divmod(tokens, window)
-    lengths = [window] * whole + [rest] * (rest > 0)
-    anchors = None
+    windows: list[int] = []
+    for start in range(0, tokens, window):
+        windows.append(min(window, tokens - start))
     if experiment.position.distance.method != "plain":
-        lengths = lengths[:1]  # tiles run one by one and free their memory; tokens after it are padding
+        # Tiles of attention run one by one and free their memory: one window has the peak. The rest is padding.
+        windows = windows[:1]
+    lengths = windows
+    anchors: list[int] = []  # where the anchor of each segment begins, -1 for the anchors themselves
     if experiment.mask.is_anchored:
-        lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
-        anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
-    segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
-    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if anchors else ())):
-        getattr(segments, name)  # is cached: fake tensors cannot have shapes that depend on data
+        lengths = []
+        for length in windows:
+            start = sum(lengths)
+            lengths.append(length - length // 2)
+            anchors.append(-1)
+            if length > 1:
+                lengths.append(length // 2)
+                anchors.append(start)
+    segments = Segments.from_lengths(lengths, tokens, anchors=tuple(anchors) or None)
+    # These are computed here and cached: the shapes of some depend on data, which fake tensors do not have.
+    names = ["doc_ids", "position_ids", "spans"]
+    if anchors:
+        names.append("key_places")
+    for name in names:
+        getattr(segments, name)
     has_ids = experiment.skip or experiment.mask.method != "causal"
     return {
         "tokens": torch.zeros(1, tokens, dtype=torch.int64),
@@ -151,28 +183,33 @@ def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
         )
 
 
-def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
+def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
     model = experiment.model
     train = experiment.train
     window = experiment.data.window
     causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
     checkpoint, room = checkpoint_bytes(experiment), room_for_checkpoints(experiment)
-    shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
-    hours = dict.fromkeys(("wall hours", "GPU-hours"), "unknown (the peak of float32 is not in the table)")
+    token_bytes = int(token_dtype(model.vocab_size)[-1])  # the last character of "<u2", numpy's name of the type
+    shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * token_bytes
+    wall_hours = gpu_hours = "unknown (the peak of float32 is not in the table)"
     if train.bf16:
-        wall = {gpu: hours_of(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
-        for name, processes in (("wall hours", 1), ("GPU-hours", train.world_size)):
-            hours[name] = ", ".join(f"{value * processes:,.1f} on {gpu}" for gpu, value in wall.items())
-        of_whom = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
+        walls, totals = [], []
+        for gpu in PEAK_FLOPS:
+            hours = estimate_hours(experiment, gpu, utilisation)
+            walls.append(f"{hours:,.1f} on {gpu}")
+            totals.append(f"{hours * train.world_size:,.1f} on {gpu}")
+        gpu_hours = ", ".join(totals)
+        source = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
         both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
-        hours["wall hours"] += f", {train.world_size} of them at utilisation {both}, {of_whom}"
+        wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, {source}"
     return {
         "parameters": f"{model.n_parameters():,}",
         "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",
         "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
-        **hours,
+        "wall hours": wall_hours,
+        "GPU-hours": gpu_hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
         "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(train)}, with the one being written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
@@ -180,7 +217,7 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
     }
 
 
-def hours_of(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
+def estimate_hours(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
     """Compute the wall hours of a run on GPUs of a kind, in bfloat16."""
     train = experiment.train
     flops = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
@@ -190,7 +227,9 @@ def hours_of(experiment: Experiment, gpu: str, utilisation: float = UTILISATION)
 
 def shard_tokens(data: DataConfig, trained: int) -> int:
     """Estimate the tokens in the shards: all of SlimPajama, with those derived, or of another those trained on."""
-    drawn = data.upsample.tokens if data.upsample is not None else None
+    upsampled = None if data.upsample is None else data.upsample.tokens
     if not isinstance(data.corpus, Slimpajama) or data.corpus.path is not None:
-        return drawn or trained
-    return SLIMPAJAMA_TOKENS + (0 if data.base is None else drawn or SLIMPAJAMA_TOKENS)
+        return upsampled or trained
+    if data.base is None:
+        return SLIMPAJAMA_TOKENS
+    return SLIMPAJAMA_TOKENS + (upsampled or SLIMPAJAMA_TOKENS)

@@ -20,8 +20,8 @@ from lab.data.preparation import check_prepared, shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.probe import needles
-from lab.runs.arms import changes
-from lab.runs.folder import READ, RunFolder, faults_of, packed_counts
+from lab.runs.arms import find_changes
+from lab.runs.folder import READ, RunFolder, find_faults, packed_counts
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,28 +30,30 @@ INT64 = 8  # bytes
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
 
-def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
-    """Refuse what lab.fit would refuse after some seconds."""
+def check_preflight(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
+    """Reject before torch is loaded what lab.fit would reject after some seconds."""
     path = experiment.run.path
     place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
     if not restart:
         check_run(experiment, resume=resume)
-    for check in needs_of(experiment, resume=resume and not restart).values():
+    for check in list_requirements(experiment, resume=resume and not restart).values():
         check()
 
 
-def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callable[[], object]]:
-    """What a run reads and imports, each with the check that refuses a missing one; no torch."""
+def list_requirements(experiment: Experiment, *, resume: bool = True) -> dict[str, Callable[[], object]]:
+    """List what a run reads and imports, each with the check that rejects a missing one; no torch."""
     data, probe = experiment.data, experiment.probe
     haystack = None if probe is None else probe.haystack
     needs: dict[str, Callable[[], object]] = {"packages": partial(check_packages, experiment.track)}
     if isinstance(data.tokenizer, TokenizerFile):
+        # Prepared shards have their own copy, so that they serve on a machine without the original.
         copied = shard_folder(data) / TOKENIZER
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
     held_out = probe is not None and (bool(probe.loss_tokens) or haystack is None)
     needs["shards"] = partial(check_prepared, data, held_out=held_out)
+    # A resumed run hides its numbers in the text that it began with.
     if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
         needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
     return needs
@@ -85,17 +87,20 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
             raise ConfigError(
                 f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )
-    if faults := faults_of(folder.path, READ):
+    # The config is compared only once it is known to be what the run wrote.
+    if faults := find_faults(folder.path, READ):
         raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
-    differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"
-    if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
+    for key, old, new in find_changes(load_experiment(config).to_dict(), experiment.to_dict()):
+        faults.append(f"{key}={new}: the run was started with {old}; {remedy}")
+    if faults:
         raise ConfigError(*faults)
     return True
 
 
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
+    # The state of a stream: packs given, the next sample, and the samples that wait, up to look_ahead of them.
     streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
     return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
 
@@ -139,12 +144,13 @@ def commit() -> str:
 
 def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
+    command = ["git", "-C", str(ROOT), *arguments]
     try:
-        words = ["git", "-C", str(ROOT), *arguments]
-        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=True)
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:

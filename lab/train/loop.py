@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.profiler import record_function
 
 from lab.data.batch import Batch
@@ -63,13 +63,18 @@ def train(parts: Parts, state: TrainState) -> None:
     for number, pack in enumerate(packs_to_train(data, state, stopping), 1):
         is_last = number % state.recipe.train.accumulation == 0  # of the global batch
         train_pack(parts, state, pack.to(state.device), is_last=is_last)
+        # The host counts f and g here, while a GPU still computes what train_pack has queued.
         recording.count(pack)
         if not is_last:
             continue
         stats = read_statistics(state)
+        # The line of a step comes before its checkpoint, whose manifest covers the records up to this step.
         recording.record(state, stats)
+        # The sums of the step tell every rank whether any of them was signalled, so that all stop after the same step.
         stopping.check(state, stats)
+        # Saving follows the check: a stop saves this step, while a step that is not finite must not be saved.
         saving.save_if_due(state)
+        # A probe takes minutes. It comes last, when its weights are saved and a kill costs no step.
         probing.run_if_due(state)
         recording.pause()
     saving.finish()
@@ -84,6 +89,14 @@ def profile(parts: Parts, state: TrainState, profiler: Profiler, steps: int) -> 
         if is_last:
             read_statistics(state)
         profiler.step()
+
+
+def packs_to_train(data: PackedData, state: TrainState, stopping: Stopping) -> Iterator[Batch]:
+    """Yield this rank's packs until the last step or a stop; none for a run that has ended."""
+    # A thread packs ahead of the training; closing the iterator ends it.
+    with closing(data.batches()) as packs:
+        while not (state.is_finished or stopping.stopped):
+            yield next(packs)
 
 
 def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) -> None:
@@ -102,24 +115,15 @@ def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) 
             update(state)
 
 
-def packs_to_train(data: PackedData, state: TrainState, stopping: Stopping) -> Iterator[Batch]:
-    """Yield this rank's packs until the last step or a stop; none for a run that has ended."""
-    with closing(data.batches()) as packs:
-        while not (state.is_finished or stopping.stopped):
-            yield next(packs)
-
-
 def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> AbstractContextManager[Any]:
-    """Return the context of a pack, in which gradients stay on their rank unless an update follows.
-
-    Fabric's own context also frees what FSDP2 gathers, so that it serves DDP only. Where the weights do not stay whole,
-    every pack is synchronised, as its gradient would not fit either.
-    """
+    """Return the context of a pack, in which gradients stay on their rank unless an update follows."""
     if is_last:
         return nullcontext()
-    if state.is_sharded:
-        return accumulating(state.decoder) if state.recipe.sharding.whole else nullcontext()
-    return fabric.no_backward_sync(state.model)
+    if not state.is_sharded:
+        return fabric.no_backward_sync(state.model)
+    # Fabric's context would also free the weights that FSDP2 gathers. And where they do not stay whole, every pack is
+    # synchronised: a whole gradient would not fit either.
+    return accumulating(state.decoder) if state.recipe.sharding.whole else nullcontext()
 
 
 def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
@@ -138,62 +142,51 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
         )
         loss, plain = (loss, loss) if inputs.weights is None else loss
 
-    # a number is an argument of the kernel that adds it, not a copy to the device
+    # The sums stay on the device until the step ends: reading one here would wait for the forward pass. A Python number
+    # is an argument of the kernel that adds it, while a tensor would first be copied to the device.
     sums = state.sums.views_on(loss.device)
-    counted = state.context is None or state.context.rank == 0  # the others of a group have the same pack
+    # All ranks of a context group have the same pack, so that the first counts its tokens. The loss is added by each of
+    # them: each has computed that of its own part.
+    counted = state.context is None or state.context.rank == 0
     weight = runs.n_targets if inputs.weights is None else inputs.weights.sum(dtype=torch.float64)
     sums["loss"].add_(plain.detach())
     sums["targets"].add_(runs.n_targets * counted)
     sums["tokens"].add_(segments.n_real * counted)
     sums["stop"].add_(float(stop))
     sums["weight"].add_(counted * weight)
+    # The number of targets of the global batch is known only when all ranks have summed theirs. Until then the loss is
+    # divided by the budget, which is the same for every pack and rank; finish_gradient puts that right.
     train = state.recipe.train
     return loss / (train.micro_batch_tokens // train.context_parallel)
 
 
 def finish_gradient(state: TrainState) -> None:
-    """Make the gradient that of the mean over the global batch, clip it, and skip the update unless it is finite."""
-    trained = [parameter for parameter in state.decoder.parameters() if parameter.grad is not None]
-    sum_over_ranks(state)
-    scale_gradient(state, trained)
-    norm = clip_gradient(trained)
-    skip_unless_finite(state, norm)
-
-
-def sum_over_ranks(state: TrainState) -> None:
-    """Add up the sums of a step over all ranks, in one collective call."""
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(state.sums.vector)
-
-
-def scale_gradient(state: TrainState, trained: list[nn.Parameter]) -> None:
-    """Make the gradient that of the mean over the global batch.
-
-    The loop and the strategies have averaged over packs and ranks. What is missing is budget / targets, or budget / the
-    sum of their loss weights.
-    """
-    weight = state.sums.views()["weight"]
-    scale = torch.full_like(weight, state.recipe.train.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
-    # a GPU multiplies the whole list in a few kernels only by a factor of its own dtype
-    torch._foreach_mul_([p.grad for p in trained if p.grad is not None], scale.to(trained[0].dtype))
-
-
-def clip_gradient(trained: list[nn.Parameter]) -> Tensor:
-    """Cut the gradient to CLIP_NORM, and return its norm before."""
-    norm = torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-
-
-def skip_unless_finite(state: TrainState, norm: Tensor) -> None:
-    """Let the optimizer skip a step that is not finite, and start the copy of the step's sums to the host.
-
-    Sums and norm are those of all ranks, so that all of them skip the same steps.
+    """Make the gradient that of the mean over the global batch, clip it, and skip the update unless it is finite.
 
     Source: torch/optim/adam.py, _fused_adam: `found_inf` is obeyed on the device, as under a gradient scaler.
     """
-    bad = ~torch.isfinite(norm + state.sums.views()["loss"])
+    trained = [parameter for parameter in state.decoder.parameters() if parameter.grad is not None]
+    # The sums come first, in one collective call: every rank then has the same scale, and skips the same steps.
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(state.sums.vector)
+    sums = state.sums.views()
+
+    # The loop and the strategies have averaged over packs and ranks, so that the gradient is a sum over batch_tokens.
+    # A batch without any scored target has a gradient of 0, which a scale of inf would turn into NaN.
+    weight = sums["weight"].masked_fill(sums["weight"] == 0, 1.0)
+    scale = torch.full_like(weight, state.recipe.train.batch_tokens) / weight
+    # A GPU multiplies the whole list in a few kernels only by a factor of its own dtype.
+    torch._foreach_mul_([p.grad for p in trained if p.grad is not None], scale.to(trained[0].dtype))
+
+    # The norm is that of the mean, hence after the scale. FSDP2 returns it as a DTensor, a part of it on each rank.
+    norm = torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    # An `if` on this value would make the host wait for the device. The optimizer reads it there instead, and leaves
+    # weights and moments as they are. One bad loss or gradient anywhere makes the sum or the norm of all ranks bad.
+    bad = ~torch.isfinite(norm + sums["loss"])
     state.inner_optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
-    state.sums.close(norm, bad, state.lr)
+    state.sums.start_copy(norm, bad, state.lr)
 
 
 def update(state: TrainState) -> None:
@@ -204,7 +197,8 @@ def update(state: TrainState) -> None:
 
 
 def read_statistics(state: TrainState) -> StepStats:
-    """Read what was added up in a step, and count the step."""
+    """Read what was added up in a step, and count the step, also one that was skipped."""
+    # The only wait of a step for the device. By now the update is queued, so that the device is not idle meanwhile.
     stats = state.last = state.sums.read()
     state.step += 1
     state.consumed += int(stats.sums["tokens"])

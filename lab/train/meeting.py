@@ -47,9 +47,10 @@ def gather(name: str, value: str, launch: Launch) -> list[str]:
     with reaching(launch):
         store = open_store(launch)
         store.set(keys[launch.rank], value)
+        # A loop in place of store.wait(keys), which would not notice that another rank has failed.
         while not store.check(keys):
-            refuse_fault(store)
-            # The first rank may prepare data for longer. The store ends with it.
+            raise_fault(store)
+            # The first rank is not late: it may prepare data for hours, and the store ends with it.
             late = [rank for rank in range(1, launch.world_size) if not store.check([keys[rank]])]
             if late and time.monotonic() > until:
                 raise PeerError(f"{name_ranks(*late)}: no answer for {TIMEOUT}; see the output of their nodes")
@@ -72,7 +73,8 @@ def reaching(launch: Launch) -> Iterator[None]:
     try:
         yield
     except DistError as error:
-        time.sleep(2 * POLL_S)  # where the launcher of this rank has ended, follow_torchrun ends it, and says so
+        # If the launcher of this rank has ended, too, follow_torchrun ends the rank meanwhile with a better line.
+        time.sleep(2 * POLL_S)
         rule = f"{name_ranks(launch.rank)} on {platform.node()} has lost the first rank, or cannot reach it"
         field = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}"
         raise PeerError(f"{field}: {rule} ({first_line(error)}); see the output of that node, or {NETWORKS}") from error
@@ -99,6 +101,7 @@ def tell(fault: str, launch: Launch) -> None:
         store = open_store(launch)
         if store.check(keys_of(LAST, launch)):
             return
+        # Only the first fault is kept: the ranks that end because of it must not replace it.
         store.compare_set(FAULT, "", f"{name_ranks(launch.rank)} on {platform.node()}: {fault}")
         store.set(f"{ENDED}/{launch.rank}", "")
         while not store.check(keys_of(ENDED, launch)) and time.monotonic() < until:
@@ -135,7 +138,7 @@ def check_network(launch: Launch) -> None:
         thread = threading.Thread(target=connect, args=[PrefixStore("network", store)], daemon=True)
         thread.start()
         while thread.is_alive():
-            refuse_fault(store)
+            raise_fault(store)
             thread.join(LOOK_S)
     if fault:
         rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({fault})"
@@ -143,7 +146,7 @@ def check_network(launch: Launch) -> None:
     gather("network", "", launch)
 
 
-def refuse_fault(store: Any) -> None:
+def raise_fault(store: Any) -> None:
     if store.check([FAULT]):
         raise PeerError(store.get(FAULT).decode())
 

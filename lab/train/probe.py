@@ -37,8 +37,8 @@ from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed,
 from lab.probe.needles import load_haystack
 from lab.probe.probe import Worker
 from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RECORDS, seal
-from lab.train.checkpoint import Checkpointing, crossed
+from lab.runs.folder import RECORDS, add_to_manifest
+from lab.train.checkpoint import Checkpointing, interval_passed
 from lab.train.environment import describe_source
 from lab.train.record import Recording
 from lab.train.signals import Stopping, describe
@@ -63,32 +63,39 @@ class Probing:
         data, config = self.experiment.data, self.experiment.probe
         if config is None:
             return
-        tokens = config.loss_tokens
         loss = recall = None
-        if tokens:
-            part = {"rank": self.fabric.global_rank, "world_size": self.fabric.world_size, "device": state.device}
-            loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
-            evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
+        if config.loss_tokens:
+            loss = HeldOutLoss(
+                data,
+                tokens=config.loss_tokens,
+                pack_tokens=self.experiment.train.micro_batch_tokens,
+                rank=self.fabric.global_rank,
+                world_size=self.fabric.world_size,
+                device=state.device,
+            )
+            # The method `asked` reads labels that are stored with training tokens only. Held-out text has none.
+            evidence = self.experiment.evidence
             recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, state.device)
         probe = make_needle_probe(self.experiment, state.device)
         self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
+        # Only the first rank is sure to read the latest records: other nodes may see an older file for a while.
         self.probed_at = self.fabric.broadcast(self.recording.folder.last_probe())
         is_unprobed = self.probed_at < state.consumed
-        if (state.is_finished and is_unprobed) or self.interval_passed(state):
+        if (state.is_finished and is_unprobed) or self.is_due(state):
             self.run(state)
 
     def run_if_due(self, state: TrainState) -> None:
         """Save and probe when an interval has passed and after the last step, unless the run stops here."""
         if self.stopping.stopped:
             return
-        if state.is_finished or self.interval_passed(state):
+        if state.is_finished or self.is_due(state):
             self.saving.save(state, background=self.saving.config.async_checkpoints)
             if self.experiment.probe is not None:
                 self.run(state)
 
-    def interval_passed(self, state: TrainState) -> bool:
+    def is_due(self, state: TrainState) -> bool:
         probe = self.experiment.probe
-        return probe is not None and crossed(probe.every_tokens, self.probed_at, state.consumed)
+        return probe is not None and interval_passed(probe.every_tokens, self.probed_at, state.consumed)
 
     def run(self, state: TrainState) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
@@ -100,11 +107,13 @@ class Probing:
             except (WorkFailed, OutOfStep):
                 raise
             except Exception as error:  # of any kind: what the probe measures must not end the run
+                # This joins whichever exchange the other ranks are in, and raises WorkFailed in all of them.
                 exchange(None, describe(error))
+            # A rank that is done meets those that are still testing here: one of them may yet fail.
             exchange(None)
         except WorkFailed as error:
             outcome = str(error)
-        if outcome is None:
+        if outcome is None:  # a signal: the resumed run probes again
             return
         if self.fabric.is_global_zero:
             self.record(state, outcome, counts)
@@ -112,9 +121,10 @@ class Probing:
 
     def measure(self, state: TrainState, counts: PositionCounts) -> Probed | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
-        model = ModelInTraining(self.whole(state), self.measuring.probe.stop_id, state.precision)
+        model = ModelInTraining(self.gather_weights(state), self.measuring.probe.stop_id, state.precision)
         worker = Worker(self.fabric.global_rank, self.fabric.world_size, lambda rows: [*chain(*exchange(rows))])
 
+        # Called by all ranks after each length, which is where they can agree to end the probe.
         def goes_on(line: str) -> bool:
             self.recording.report(line)
             return not self.stopping.agree()
@@ -122,7 +132,7 @@ class Probing:
         subject = describe_probed(self.experiment, state.device, state.consumed)
         return self.measuring.run(model, worker, subject, counts, goes_on)
 
-    def whole(self, state: TrainState) -> Decoder:
+    def gather_weights(self, state: TrainState) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
 
         Raises: WorkFailed where a rank has no room for the copy, before any of them gathers; OutOfStep.
@@ -131,6 +141,7 @@ class Probing:
         if not state.is_sharded:
             return decoder
         copy = allocate(state.recipe.make, state.recipe.sharding.dtype, state.device)
+        # A rank without room fails above, and the others fail with it here, before they wait for it in `fill`.
         exchange(None)
         try:
             fill(copy, decoder)
@@ -148,7 +159,7 @@ class Probing:
                 self.recording.folder.write_cases(consumed, cases)
                 self.recording.folder.append("probes.jsonl", *lines)
                 name = folder_name(consumed)
-                seal(self.recording.folder.path, [f"counts/{name}.npz", f"cases/{name}.jsonl", *RECORDS])
+                add_to_manifest(self.recording.folder.path, [f"counts/{name}.npz", f"cases/{name}.jsonl", *RECORDS])
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk
@@ -165,11 +176,12 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
     Raises: ConfigError with all their faults, DataError.
     """
     tokenizer = load_tokenizer(folder)
-    inputs: dict[str, Any] = {"window": experiment.data.window, "stop_id": None}
     faults: list[str] = []
-    for tests in (NeedleProbe, DistanceProbe) if experiment.tests.distance_tests else (NeedleProbe,):
+    for probe in (NeedleProbe, DistanceProbe):
+        if probe is DistanceProbe and not experiment.tests.distance_tests:
+            continue
         try:
-            tests(experiment.tests, tokenizer, "", **inputs)
+            probe(experiment.tests, tokenizer, "", window=experiment.data.window, stop_id=None)
         except NoRoom as error:
             show(f"{first_line(error)}; this run measures no reach")
         except ConfigError as error:

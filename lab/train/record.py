@@ -46,44 +46,48 @@ class Counting:
         self, max_len: int, distance: Distance, layers: LayersConfig | None, *, selects: bool = False, copies: int = 1
     ) -> None:
         rel_pos = None if distance.is_plain else partial(relative_positions, distance)
-        self.before = PositionCounts(max_len, rel_pos)  # of all ranks, from the checkpoint
-        self.here = PositionCounts(max_len, rel_pos)  # of this rank, since
-        self.before.encoded = self.here.encoded = {} if layers is None else layers.encoded(max_len)
+        # A checkpoint has the counts of all ranks in one sum, which any number of ranks may resume from. They stay
+        # apart from this rank's own: else `total` would add them up once for each rank.
+        self.restored = PositionCounts(max_len, rel_pos)
+        self.local = PositionCounts(max_len, rel_pos)
+        if layers is not None:
+            self.restored.encoded = self.local.encoded = layers.encoded(max_len)
         self.selects = selects
         self.copies = copies
-        self.selected_before = np.zeros(len(SELECTED), dtype=np.int64)
-        self.selected_here = np.zeros(len(SELECTED), dtype=np.int64)
+        self.restored_selected = np.zeros(len(SELECTED), dtype=np.int64)
+        self.local_selected = np.zeros(len(SELECTED), dtype=np.int64)
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
         runs, tally = batch.runs, batch.tally
         assert tally.evidence is not None, "a run has an evidence method"
         assert tally.demand is not None, "as evidence has"
-        self.here.add_runs(runs.lengths, tally.ids, runs.anchors)
-        self.here.add_targets(tally.supervised)
-        self.here.add_evidence(tally.evidence, tally.demand, tally.demand_by_ids)
+        self.local.add_runs(runs.lengths, tally.ids, runs.anchors)
+        self.local.add_targets(tally.supervised)
+        self.local.add_evidence(tally.evidence, tally.demand, tally.demand_by_ids)
         if tally.selected is not None:
-            self.selected_here += tally.selected
+            self.local_selected += tally.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        total = copy(self.here)
+        total = copy(self.local)
         for name in COUNTED:
-            setattr(total, name, sum_over_ranks(getattr(self.here, name)) // self.copies)
-        return self.before + total
+            setattr(total, name, sum_over_ranks(getattr(self.local, name)) // self.copies)
+        return self.restored + total
 
     def selected(self) -> dict[str, int]:
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
-        total = self.selected_before + sum_over_ranks(self.selected_here) // self.copies
+        total = self.restored_selected + sum_over_ranks(self.local_selected) // self.copies
         return dict(zip(SELECTED, total.tolist(), strict=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.before = PositionCounts.from_dict(state_dict)
-        for name in ("rel_pos", "encoded"):
-            setattr(self.before, name, getattr(self.here, name))
-        self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
+        self.restored = PositionCounts.from_dict(state_dict)
+        # A state has numbers only; which distances they stand for follows from the run's settings.
+        self.restored.rel_pos = self.local.rel_pos
+        self.restored.encoded = self.local.encoded
+        self.restored_selected = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
 
 def relative_positions(distance: Distance, q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
@@ -110,7 +114,7 @@ class Recording:
         counted = experiment.reach, experiment.position.distance, experiment.model.layers
         self.counting = Counting(*counted, selects=selects, copies=train.context_parallel)
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
-        self.busy_s = 0.0
+        self.busy_s = 0.0  # since the last line
         self.batch_start = 0.0
         self.shown = ""  # of the last line
         self.bar: Bar | None = None
@@ -133,9 +137,11 @@ class Recording:
 
     def record(self, state: TrainState, stats: StepStats) -> None:
         """Add the sums of a step, and write a line when it is due."""
+        # The host has just waited for the device, so that the clock covers all of the step's work.
         self.busy_s += time.perf_counter() - self.batch_start
         if not stats.skipped:
-            self.sums = {name: total + stats.sums[name] for name, total in self.sums.items()}
+            for name in SUMS:
+                self.sums[name] += stats.sums[name]
         if state.step % self.experiment.track.every_steps == 0 or state.is_finished:
             self.write_line(state, stats)
         if self.bar is not None:
@@ -146,10 +152,10 @@ class Recording:
         """Write one line, with null for a value that is not finite; a collective call."""
         counts = self.counting.total()
         tokens_per_s = (state.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
+        # Without a target since the last line there is no mean: all steps were skipped, or all losses masked.
         loss = self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None
         model, window = self.experiment.model, self.experiment.data.window
-        flops = {"mfu": model.flops_per_token_causal(window), "mfu_full": model.flops_per_token_full(window)}
-        block = self.data.settings.block
+        peak, processes = self.peak, self.launch.world_size
         record = {
             "step": state.step,
             "consumed_tokens": state.consumed,
@@ -159,15 +165,18 @@ class Recording:
             "grad_norm": stats.grad_norm if math.isfinite(stats.grad_norm) else None,
             "skipped_steps": state.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
-            **{name: utilisation(n, tokens_per_s, self.peak, self.launch.world_size) for name, n in flops.items()},
+            "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, processes),
+            "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, processes),
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
-            **({} if block is None else {"window": block(state.step - 1)}),
         }
+        if self.data.settings.block is not None:
+            record["window"] = self.data.settings.block(state.step - 1)
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
         self.timed_tokens = state.consumed
-        self.shown = f"loss {'-' if loss is None else format(loss, '.3f')}, {tokens_per_s:,.0f} tok/s"
+        mean = "-" if loss is None else f"{loss:.3f}"
+        self.shown = f"loss {mean}, {tokens_per_s:,.0f} tok/s"
         if self.launch.is_first:
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
@@ -276,11 +285,14 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
     """
     frequency = counts.frequency()
     supervised = counts.supervised_f()
-    window = counts.max_len
-    metrics: dict[str, float] = {name: int(frequency[position]) for name, position in positions.items()}
-    metrics |= {f"supervised_{name}": supervised[position].item() for name, position in positions.items()}
     beyond = sum_to_the_end(counts.g())
-    metrics |= {name.replace("f_at", "g_from"): beyond[position].item() for name, position in positions.items()}
+    window = counts.max_len
+    metrics: dict[str, float] = {}
+    for name, position in positions.items():
+        metrics[name] = int(frequency[position])
+        metrics[f"supervised_{name}"] = supervised[position].item()
+        metrics[name.replace("f_at", "g_from")] = beyond[position].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
+    # rounded up, because i must be 3L/4 or more: -(-a // b) is the ceiling of a / b
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics

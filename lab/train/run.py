@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import threading
 import warnings
 from collections import deque
@@ -57,7 +56,6 @@ TABLE_ROWS = 25
 class Assembled:
     """The parts of one run, before its processes meet and its decoder is built."""
 
-    launch: Launch
     parts: Parts
     recipe: Recipe
     state: TrainState = field(init=False)
@@ -68,6 +66,7 @@ class Assembled:
         stopping = self.parts.stopping
         with stopping.ending_ranks():
             self.build()
+            # Until here a signal ends the process: there is nothing to save yet.
             with stopping.handling():
                 self.parts.saving.open(self.state)
                 train(self.parts, self.state)
@@ -89,10 +88,12 @@ class Assembled:
         """Let the processes meet, and open the data."""
         fabric, data = self.parts.fabric, self.parts.data
         fabric.launch()
-        if self.launch.local_rank == 0:
+        # The nodes may share a folder of shards or have one each: one process of each prepares what is missing there.
+        launch = self.parts.stopping.launch
+        if launch.local_rank == 0:
             data.prepare_data()
         fabric.barrier()
-        data.setup(self.launch.rank, self.launch.world_size)
+        data.setup(launch.rank, launch.world_size)
 
 
 def mesh_of(fabric: Fabric) -> DeviceMesh | None:
@@ -105,6 +106,7 @@ def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
     """Wrap a decoder and its optimizer for the strategy; a sharded one is on its device already."""
     context = ContextGroup.of(recipe.train.context_parallel)
     model = fabric.setup_module(decoder, move_to_device=mesh_of(fabric) is None)
+    # The optimizer comes after the move: it keeps the parameters that it is given.
     optimizer = fabric.setup_optimizers(make_optimizer(decoder, recipe.optim))
     return TrainState(recipe, decoder, model, optimizer, context)
 
@@ -119,43 +121,70 @@ def run_experiment(
 
     Raises: LabError for what the user can correct.
     """
-    train = experiment.train
-    probes = experiment.probe is not None
-    launch = find_launch(os.environ, train.devices, train.nodes)
+    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
         start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
-        ended = launch.is_first and is_finished(start.folder, start.checkpoint, train.steps, probes=probes)
-        finished = bool(gather("finished", "yes" if ended else "", launch)[0])
-        if not finished:
-            threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
-            run = assemble(start)
-            check_prepared(experiment.data)
+        if is_over(start):
             if launch.is_first:
-                run.parts.data.prepare_data(partial(check_tests, experiment) if probes else None)
-            check_data(run.parts.data, launch, is_resumed=start.checkpoint is not None)
-            if launch.is_first:
-                if probes and start.checkpoint is None:  # what no probe can test leaves no folder
-                    build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
-                start_folder(start, run.parts.data, threads, restart=restart)
-            gather(LAST, "", launch)
-            stopping = run.parts.stopping
-            stopping.begun = begun
-            try:
-                run.fit()
-            finally:
-                run.parts.recording.close(finished=not (sys.exc_info()[0] or stopping.stopped))
-            if stopping.stopped:
-                if launch.is_first:
-                    saved = f"stopped after {run.state.consumed:,} tokens, all saved; continue with:\n  {command}"
-                    show(stopping.fault or saved, error=True)
-                run.parts.fabric.barrier()  # torchrun ends the processes that are left once one has exited
-                return FAILED if stopping.fault else STOPPED
-        if launch.is_first:
-            if finished:
                 show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
+        else:
+            run = prepare_run(start, resume=resume, restart=restart)
+            run.parts.stopping.begun = begun
+            if status := train_to_end(run, launch, command):
+                return status
+        if launch.is_first:
             show(report(start.folder))
     return 0
+
+
+def is_over(start: Start) -> bool:
+    """Return on all ranks what the first one reads: whether nothing is left to train or probe. A collective call."""
+    experiment, launch = start.experiment, start.launch
+    ended = launch.is_first and is_finished(
+        start.folder, start.checkpoint, experiment.train.steps, probes=experiment.probe is not None
+    )
+    return bool(gather("finished", "yes" if ended else "", launch)[0])
+
+
+def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
+    """Check all that a run depends on, and write the files that describe it, before it trains. A collective call."""
+    experiment, launch = start.experiment, start.launch
+    probes = experiment.probe is not None
+    # A sum depends on the number of threads in its last digits, so that a resumed run takes those it began with.
+    threads = set_threads(experiment.train.threads or (start.folder.threads() if resume else None), launch)
+    run = assemble(start)
+    check_prepared(experiment.data)
+    data = run.parts.data
+    if launch.is_first:
+        data.prepare_data(partial(check_tests, experiment) if probes else None)
+    check_data(data, launch, is_resumed=start.checkpoint is not None)
+    if launch.is_first:
+        if probes and start.checkpoint is None:  # what no probe can test leaves no folder
+            build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
+        start_folder(start, data, threads, restart=restart)
+    # From this exchange on, a rank that fails is noticed by the collective calls of the others.
+    gather(LAST, "", launch)
+    return run
+
+
+def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
+    """Train, close the records, and return the exit status: not 0 after a stop, which prints its reason."""
+    stopping = run.parts.stopping
+    is_complete = False
+    try:
+        run.fit()
+        is_complete = not stopping.stopped
+    finally:
+        run.parts.recording.close(finished=is_complete)
+    if is_complete:
+        return 0
+    if launch.is_first:
+        saved = f"stopped after {run.state.consumed:,} tokens, all saved; continue with:\n  {command}"
+        show(stopping.fault or saved, error=True)
+    # torchrun ends the processes that are left once one has exited, the first rank perhaps before it has printed.
+    run.parts.fabric.barrier()
+    return FAILED if stopping.fault else STOPPED
 
 
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
@@ -172,8 +201,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
     with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
         run.profile(profiler, PROFILED)
-    order = f"{run.state.device.type}_time_total"
-    table = profiler.key_averages().table(sort_by=order, row_limit=TABLE_ROWS)
+    table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
     name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
     (path / name).write_text(table)
     if launch.is_first:
@@ -211,14 +239,15 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
             f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
             "devices of this machine"
         ) from error
-    copied = writes and experiment.reads_token_types  # the run folder has what selects sentences
+    # The run folder has its own copy of what selects sentences, which a resume must read even if the original changed.
+    copied = writes and experiment.reads_token_types
     data = PackedData(experiment, start.folder.token_types if copied else None)
     recording = Recording(experiment, data, start.launch)
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, data, recording, stopping)
     probing = Probing(experiment, fabric, recording, stopping, saving)
     recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
-    return Assembled(start.launch, Parts(fabric, data, recording, stopping, saving, probing), recipe)
+    return Assembled(Parts(fabric, data, recording, stopping, saving, probing), recipe)
 
 
 def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, trained: bool) -> Recipe:
@@ -243,11 +272,15 @@ def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, 
 
 
 def make_strategy(strategy: str, world_size: int) -> Strategy | str:
-    """Make Fabric's strategy. The lab shards a decoder itself, before it allocates it."""
+    """Make Fabric's strategy."""
     if strategy == "fsdp":
+        # Fabric would call this function to shard a decoder. The lab has sharded it before it allocated any weight.
         unchanged = lambda decoder, mesh: decoder  # noqa: E731
         return ModelParallelStrategy(unchanged, world_size, tensor_parallel_size=1, timeout=TIMEOUT)
-    return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT) if strategy == "ddp" else "auto"
+    if strategy == "ddp":
+        # A view of DDP's buckets saves a second copy of all gradients.
+        return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT)
+    return "auto"
 
 
 def report(folder: RunFolder) -> str:
@@ -258,12 +291,12 @@ def report(folder: RunFolder) -> str:
         return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in folder.probes():
-        loss = probe.get("held_out_loss")
-        f = probe.get("f_at_effective_length") if probe["effective_length"] else None
-        lines.append(
-            f"{probe['consumed_tokens']:>16,} "
-            f"{shown_length(probe['effective_length'], probe.get('first_length')):>17} "
-            f"{'-' if f is None else format(f, ','):>20} {'' if loss is None else format(loss, '.3f'):>14}"
-        )
+        length = shown_length(probe["effective_length"], probe.get("first_length"))
+        f, loss = "-", ""
+        if probe["effective_length"] and probe.get("f_at_effective_length") is not None:
+            f = f"{probe['f_at_effective_length']:,}"
+        if probe.get("held_out_loss") is not None:
+            loss = f"{probe['held_out_loss']:.3f}"
+        lines.append(f"{probe['consumed_tokens']:>16,} {length:>17} {f:>20} {loss:>14}")
     lines.append("\neffective length is of prompts with several numbers; reach, of one number: see probe-lab distance")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])

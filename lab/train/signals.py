@@ -34,8 +34,10 @@ class Stopping:
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
-        self.is_asked = False  # this rank has received a signal, or its save has failed
-        self.stopped = False  # all ranks know
+        # A signal reaches one rank, or all of them at different steps. `is_asked` is this rank's own; only what the
+        # ranks have exchanged sets `stopped`, so that none leaves the others waiting in a collective call.
+        self.is_asked = False
+        self.stopped = False
         self.fault: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
         self.begun: threading.Event | None = None
@@ -48,10 +50,12 @@ class Stopping:
         """
         handlers: dict[signal.Signals, Any] = {}
         for number in SIGNALS:
+            # nohup ignores a closed terminal; so must the run that it starts
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 handlers[number] = signal.signal(number, self.ask)
         try:
             yield
+            # All is saved. A signal that is repeated now must not change the exit status, nor cut the report.
             if self.begun is not None:
                 handlers = dict.fromkeys(SIGNALS, signal.SIG_IGN)
         finally:
@@ -61,6 +65,7 @@ class Stopping:
     def ask(self, number: int, frame: Any) -> None:
         """Note a signal, by which all ranks stop after the step; a second Ctrl-C ends the process."""
         now = time.monotonic()
+        # One Ctrl-C arrives twice: from the terminal, and passed on by torchrun. Only a later one is a second.
         if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -69,6 +74,7 @@ class Stopping:
 
     def check(self, state: TrainState, stats: StepStats) -> None:
         """Stop after a step that is not finite, or once a rank was asked, as all ranks know from the step's sums."""
+        # From the first step on there is something to save, also if torchrun ends.
         if self.begun is not None:
             self.begun.set()
         if stats.skipped:
@@ -93,8 +99,10 @@ class Stopping:
         except Exception as error:
             if self.launch.world_size == 1 or isinstance(error, LabError):
                 raise
+            # A rank that lost its peer prints one line; the traceback is that of the rank where it began.
             if isinstance(error, OutOfStep) or LOST.search(str(error)):
                 show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe(error)})", error=True)
             else:
                 traceback.print_exception(error)
+            # An ordinary exit would wait for the threads of the process group, which wait for the other ranks.
             os._exit(FAILED)

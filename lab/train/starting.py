@@ -47,6 +47,8 @@ class Start:
 def own_run(experiment: Experiment) -> Iterator[None]:
     """Own the run folder during the body, as the first process; the others wait for it when they meet.
 
+    Nothing of the folder is left if nothing was written.
+
     Raises: InUse, ConfigError where the folder cannot be made.
     """
     path = experiment.run.path
@@ -55,12 +57,13 @@ def own_run(experiment: Experiment) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
     try:
         with files.locked(path / files.LOCK_NAME):
+            # What another process left half written; under the lock, no other one is writing.
             files.remove_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
     finally:
         with suppress(OSError):
-            path.rmdir()  # nothing was written
+            path.rmdir()  # fails if anything was written
             if not had_parent:
                 path.parent.rmdir()
 
@@ -86,14 +89,15 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
     if not place:
         return None
     checkpoint = checkpoints.Checkpoint(Path(place))
-    tensors = [name for name in checkpoint.files if name.startswith(checkpoints.TENSORS)]
-    mine = {name: checkpoint.files[name] for name in tensors[launch.rank :: launch.world_size]}
-    faults = gather("fault", next(files.faults_in(checkpoint.folder, mine), ""), launch)
-    if fault := next(filter(None, faults), None):
-        checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
+    # Tensors are most of a checkpoint, up to terabytes: the processes hash a part each, before any of them loads one.
+    names = [path.name for path in checkpoint.tensor_files()]
+    mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
+    for fault in gather("fault", next(files.faults_in(checkpoint.folder, mine), ""), launch):
+        if fault:
+            checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
     if launch.is_first:
         checkpoint.name_strays()
-        checkpoints.read_state(checkpoint)  # or some part of the run would begin anew
+        checkpoints.read_state(checkpoint)  # raises if it has not all parts of a run's state
     return checkpoint
 
 
@@ -115,45 +119,53 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
         read = f"training reads the corpus {epochs:,.2f} times, {data.epoch_tokens():,} tokens each time"
         show(f"data: {read}; `epoch` in metrics.jsonl records which")
-    if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
+    if experiment.skip is not None and experiment.reads_token_types:
+        # A resumed run keeps the types that it started with.
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
         contents[start.folder.token_types.name] = source.read_bytes()
     if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
+    # After the move: a restart needs room next to the old run, a resume has some of its checkpoints already.
     needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
     if files.free_bytes(path) < needed:
         reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
         raise DiskError(files.disk_fault(path, needed, reason))
     if checkpoint is None:
-        untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
+        # A run that is killed before its first checkpoint begins at step 0 again. Without this mark, the records that
+        # it has left would look like those of a run whose checkpoints are lost.
+        untrained = start.folder.checkpoints / checkpoints.UNTRAINED
         files.write_json(untrained, {checkpoints.CONSUMED: 0})
         (path / KEPT).unlink(missing_ok=True)
         if (probe := experiment.probe) is not None:
             text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
-            contents |= {} if text is None else {KEPT: text.encode()}
+            if text is not None:
+                contents[KEPT] = text.encode()
     contents["environment.json"], run = describe_start(start, data.digest(), threads)
     start.folder.begin(contents, run, checkpoint, find_losses(start.folder, checkpoint)[0])
     show(announce(experiment, checkpoint))
 
 
 def check_vocabulary(experiment: Experiment) -> None:
-    """Refuse a model with fewer embeddings than tokens, and weights that were trained with another tokenizer.
+    """Reject a model with fewer embeddings than tokens, and weights that were trained with another tokenizer.
 
     Raises: ConfigError.
     """
     tokenizer = load_tokenizer(shard_folder(experiment.data))
-    ours = tokenizer.get_vocab()
     ids = n_ids(tokenizer)
     size = experiment.model.vocab_size
     if ids > size:
         raise ConfigError(f"model.vocab_size={size}: the tokenizer's largest id is {ids - 1}; use {ids} or more")
-    path = "" if experiment.start is None else experiment.start.path
-    theirs = tokenizer_of(Path(path)) if path else None
-    if theirs is not None and (differ := len(load_tokenizer(theirs).get_vocab().items() ^ ours.items())):
+    if experiment.start is None:
+        return
+    path = experiment.start.path
+    theirs = tokenizer_of(Path(path))
+    if theirs is None:  # a Hugging Face folder may have none
+        return
+    if differ := load_tokenizer(theirs).get_vocab().items() ^ tokenizer.get_vocab().items():
         raise ConfigError(
-            f"data.tokenizer: is not the one that start.path={path} was trained with ({differ} entries differ); leave "
-            "data.tokenizer out"
+            f"data.tokenizer: is not the one that start.path={path} was trained with ({len(differ)} entries differ); "
+            "leave data.tokenizer out"
         )
 
 
@@ -164,6 +176,7 @@ def move_aside(path: Path) -> Path:
         number += 1
     path.rename(aside)
     path.mkdir()
+    # This process goes on to own the folder of that name, and so takes its lock back.
     for file in (path / files.LOCK_NAME, files.holder_file(path / files.LOCK_NAME)):
         (aside / file.name).rename(file)
     return aside
@@ -200,7 +213,9 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     device = devices.device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
     compiled, why = devices.choose_compile(train.compile, device)
-    start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
+    start = ""
+    if checkpoint is not None:
+        start = f"; continues at {checkpoint.consumed_tokens:,} tokens"
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type} in {train.precision}{start}",
@@ -209,12 +224,14 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     ]
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
-    warnings = base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)
-    return "\n".join([*lines, *filter(None, warnings)])
+    for warning in (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)):
+        if warning is not None:
+            lines.append(warning)
+    return "\n".join(lines)
 
 
 def room_warning(experiment: Experiment) -> str | None:
-    """Return one line of warning where full windows leave a part of each pack empty."""
+    """Return one line of warning if full windows leave a part of each pack empty."""
     data, pack = experiment.data, experiment.train.micro_batch_tokens
     used = pack - pack % data.window
     if data.mode != "concatenated" or data.schedule or used == pack:

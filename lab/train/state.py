@@ -37,6 +37,7 @@ class StepSums:
     """The sums of one step while it happens, in one vector, which one all-reduce adds up over ranks."""
 
     def __init__(self) -> None:
+        # float64: a sum of float32 counts tokens exactly only up to 2**24, which a large global batch exceeds.
         self.vector = torch.zeros(len(SUMS), dtype=torch.float64, device="cpu")
 
     def views(self) -> dict[str, Tensor]:
@@ -48,18 +49,20 @@ class StepSums:
         self.vector = self.vector.to(device)
         return self.views()
 
-    def close(self, norm: Tensor, bad: Tensor, lr: float) -> None:
+    def start_copy(self, norm: Tensor, bad: Tensor, lr: float) -> None:
         """Start the copy to the host of the sums, the gradient's norm and whether the step is bad; begin at zero."""
-        self.lr = lr
+        self.lr = lr  # before the schedule moves on
         statistics = torch.cat([self.vector, norm[None], bad[None]])
-        self.copied = statistics.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
+        # A GPU copies to pinned memory while it goes on. The event marks the end of the copy in its queue: a wait for
+        # it is no wait for the update, which is queued after it.
+        self.copied = statistics.to("cpu", non_blocking=True)
         self.copy_done = torch.cuda.current_stream().record_event() if statistics.is_cuda else None
         self.vector.zero_()
 
     def read(self) -> StepStats:
-        """Read what was copied, in the only copy that the host waits for, with the update queued."""
+        """Wait for the copy, and read it."""
         if self.copy_done is not None:
-            self.copy_done.synchronize()  # waits for nothing that was queued after the copy
+            self.copy_done.synchronize()
         *values, norm, bad = self.copied.tolist()
         return StepStats(dict(zip(SUMS, values, strict=True)), norm, self.lr, bool(bad))
 
@@ -104,7 +107,8 @@ class TrainState:
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer itself: Fabric's wrapper passes on what is read of it, not what is set."""
+        """The optimizer itself, without Fabric's wrapper."""
+        # The wrapper passes on what is read of it, but not what is set, such as `found_inf`.
         return getattr(self.optimizer, "optimizer", self.optimizer)
 
     @property
@@ -125,10 +129,8 @@ class TrainState:
 
     @property
     def precision(self) -> Callable[[], AbstractContextManager[Any]]:
-        """The context of forward passes: autocast, or nothing where the weights have the dtype to compute in.
-
-        Fabric's own would cast all inputs, and fails on frozen dataclasses.
-        """
+        """The context of forward passes: autocast, or nothing if the weights have the dtype to compute in."""
         if not self.recipe.autocasts:
             return nullcontext
+        # Fabric's own precision plugin would cast all inputs, and fails on frozen dataclasses.
         return partial(torch.autocast, self.device.type, dtype=torch.bfloat16, cache_enabled=False)

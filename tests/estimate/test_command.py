@@ -13,12 +13,12 @@ from lab.longrecipe import __main__ as longrecipe
 from lab.model.memory import Memory
 from lab.train.dry_run import (
     UTILISATION,
+    describe_work,
     estimate,
-    hours_of,
+    estimate_hours,
     needed_here,
     refuse_too_large,
     shard_tokens,
-    work_of,
 )
 from lab.train.environment import checkpoint_bytes, counts_bytes
 from tests.estimate.small import small
@@ -144,12 +144,12 @@ def test_a_limit_without_a_dry_run_and_a_run_that_is_too_large_are_refused(writt
 
 def test_the_papers_run_takes_the_papers_time_and_space():
     tiny = load_experiment(ROOT / "configs/tiny_2k.yaml")
-    assert hours_of(tiny, "A100") / 24 == pytest.approx(28, abs=0.01)
+    assert estimate_hours(tiny, "A100") / 24 == pytest.approx(28, abs=0.01)
     # matrices: 22 x (2048 x (2 x 2048 + 2 x 256) + 3 x 2048 x 5632) + 128256 x 2048 = 1,231,552,512 weights;
     # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
     assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
     assert pytest.approx(0.66, abs=0.005) == UTILISATION
-    work = work_of(tiny, UTILISATION)
+    work = describe_work(tiny, UTILISATION)
     assert {"7,942,963,200", "8,496,611,328"} <= {*work["FLOPs per token"].split()}
     assert "0.66 (mfu; mfu_full 0.70)" in work["wall hours"]  # 0.657 x 8,496,611,328 / 7,942,963,200 = 0.703
     # 12 bytes a parameter; 128 streams of 258 places of 8 bytes
@@ -170,6 +170,6 @@ def test_the_papers_runs_take_the_largest_packs_that_fit_80_gib(name):
 
 def test_hours_by_hand():
     # weights in products: 2 x (8 x (16 + 8) + 3 x 8 x 12) + 160 = 1120; 6 x 1120 + 12 x 2 x 8 x 32 = 12,864 a token
-    plain = hours_of(small(), "A100")
+    plain = estimate_hours(small(), "A100")
     assert plain == pytest.approx(12_864 * 768 / (312e12 * UTILISATION) / 3600)
-    assert hours_of(small(recompute=True, devices=3), "A100") == pytest.approx(plain * 4 / 3 / 3)
+    assert estimate_hours(small(recompute=True, devices=3), "A100") == pytest.approx(plain * 4 / 3 / 3)

@@ -9,7 +9,7 @@ from lab.masks import Anchor
 from lab.model.config import DecoderConfig
 from lab.positions.methods import PositionConfig
 from lab.positions.string import String
-from lab.train.dry_run import memory_of
+from lab.train.dry_run import measure_memory
 from tests.estimate.small import small
 
 # A block: q 8x8, k 4x8, v 4x8, out 8x8, gate 12x8, up 12x8, out 8x12, two norms of 8:
@@ -32,7 +32,7 @@ PER_TOKEN, ONCE = 964, 644
 
 @functools.cache
 def measured(**settings):
-    return memory_of(small(**settings))
+    return measure_memory(small(**settings))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_ranks_that_share_a_pack_keep_their_part_of_it():
     model = DecoderConfig(8, 2, 2, 2, 12, 20, False)
     alone = small(strategy="fsdp", devices=2)
     train = dataclasses.replace(alone.train, context_parallel=2)
-    assert memory_of(dataclasses.replace(alone, model=model, train=train)).kept == 265 * 4 * 64 + 32 * 128 + ONCE
+    assert measure_memory(dataclasses.replace(alone, model=model, train=train)).kept == 265 * 4 * 64 + 32 * 128 + ONCE
 
 
 def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
@@ -92,7 +92,7 @@ def test_masks_hold_no_square_of_the_window():
 
 def test_a_distance_method_holds_no_square_of_the_window():
     string = PositionConfig(distance=String(shift=24, window=8))
-    plain, banded = measured().kept, memory_of(dataclasses.replace(small(), position=string)).kept
+    plain, banded = measured().kept, measure_memory(dataclasses.replace(small(), position=string)).kept
     # STRING's second band adds rotations for other ids, cos and sin of 2 numbers, and may keep keys of 4 for it; its
     # autograd function keeps q before rotation and makes no copy with padding
     assert plain / 2 < banded < plain * 1.5
