@@ -47,7 +47,7 @@ from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import shown_length
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
-from lab.runs.arms import censored
+from lab.runs.arms import classify_reach
 from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
@@ -274,7 +274,7 @@ def reach_line(row: Row) -> str:
     if row["reach"] is None:
         return f"reach <{first:,} to {high} {at}: these tests show no number"
     reach = f"{row['reach']:,.1f}"
-    if censored(row["reach"], first, row["last_distance"]) == "end":
+    if classify_reach(row["reach"], first, row["last_distance"]) == "end":
         reach = f"{row['last_distance']:,}, the end,"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
     line = f"reach {reach} {at}, within {shown_length(row['reach_low'], first, ',.1f')} to {high}; f {f}"

@@ -45,9 +45,10 @@ from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT
-from lab.runs.analysis import open_run, shown_reach
+from lab.runs.analysis import open_run
 from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder
+from lab.runs.probe_records import shown_reach
 from lab.runs.source import EXPERIMENT, find_place
 
 SYNTAX = Syntax(

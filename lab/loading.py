@@ -35,8 +35,9 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import paper_parameters
-from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, read_state, refusing
-from lab.runs.folder import check_files
+from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, refusing
+from lab.runs.manifest import check_files
+from lab.runs.saved_state import read_state
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 
 

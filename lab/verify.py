@@ -27,7 +27,9 @@ from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
-from lab.runs.folder import BEGINS, RECORDS, RunFolder, find_faults
+from lab.runs.folder import RunFolder
+from lab.runs.manifest import BEGINS, RECORDS, find_faults
+from lab.runs.saved_state import read_state
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
@@ -77,7 +79,7 @@ def check_checkpoint(path: Path) -> None:
     """Compare a checkpoint's run, hash its files and read its state, in this order: each needs what is before it."""
     checkpoint = checkpoints.Checkpoint(path)
     check_listed(path, checkpoint.files)
-    checkpoints.read_state(checkpoint)
+    read_state(checkpoint)
 
 
 def check_identity(folder: Path) -> None:
@@ -104,7 +106,7 @@ def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
     faults = find_faults(run)
     manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
-    if BEGINS not in manifest:  # else it was killed as it began; a resume writes and seals them
+    if BEGINS not in manifest:  # else it was killed as it began; a resume writes and enters them
         needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
         missing = sorted(needed - manifest["files"].keys())
         faults = [*(f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing), *faults]

@@ -9,7 +9,7 @@ import pandas as pd
 from eval.engine.records import ProbedRun, list_results
 from lab.counts import SavedCounts, f_at
 from lab.probe.reach import ONE, recompute_reach
-from lab.runs.arms import censored, find_bases, with_bases
+from lab.runs.arms import classify_reach, find_bases, with_bases
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 
@@ -87,7 +87,7 @@ def bounds(record: Mapping[str, Any]) -> dict[str, float]:
         >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
         {'low': 0.0, 'high': inf}
     """
-    end = censored(record["reach"], record["first_distance"], record["last_distance"])
+    end = classify_reach(record["reach"], record["first_distance"], record["last_distance"])
     if end == "below":  # of tests that show no number, the upper limit is all that is known
         high = record.get("reach_high", record["first_distance"])
         return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}

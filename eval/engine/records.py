@@ -17,9 +17,10 @@ from lab.core import command
 from lab.core.errors import ConfigError, DataError
 from lab.core.rows import Row
 from lab.probe.reach import with_reach
-from lab.runs.analysis import with_demand
-from lab.runs.arms import censored, read_settings
-from lab.runs.folder import RECORDS, RunFolder, check_files
+from lab.runs.arms import classify_reach, read_settings
+from lab.runs.folder import RunFolder
+from lab.runs.manifest import RECORDS, check_files
+from lab.runs.probe_records import with_demand
 from lab.runs.source import no_folder
 from lab.runs.tables import ENDING
 
@@ -185,7 +186,7 @@ def read(row: Row) -> Iterator[Row]:
         if name not in row or (score is None and first is None) or (unit == "pairs" and not score):
             continue
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
-        limits["censored"] = censored(score, first, last)
+        limits["censored"] = classify_reach(score, first, last)
         limits["dips"] = int(name == "reach" and bool(row.get("dips")))
         tests = row.get("n") if unit == "tokens" else None
         if "length" in ENDS.get(name, ("",))[0]:  # a probe has `tests`; a reach has its own n, or none

@@ -21,9 +21,9 @@ from lab.core.rows import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.probe.reach import ONE, with_reach
-from lab.runs.analysis import list_contexts
-from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms, without_common
+from lab.runs.arms import SHARES, classify_reach, mean_with_limits, name_arms, without_common
 from lab.runs.folder import RunFolder
+from lab.runs.probe_records import list_contexts
 
 TRAINED, HELD_OUT = "training", "held out"
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
@@ -205,7 +205,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the tested runs: the outcome of each (lab.core.chart_style), and the value, a censored one at its bound."""
-    ends = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
+    ends = [classify_reach(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
     names = [CENSORED.get(str(end), RUN) for end in ends]
     filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))
     return rows.assign(**{value: filled}, outcome=names)[filled.notna()]

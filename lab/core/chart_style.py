@@ -16,7 +16,7 @@ PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN = "mean, 95% limits", "one run"
 BEYOND, BELOW = "passes the last tested", "fails the first tested"
-CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.censored returns
+CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.classify_reach returns
 OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
     MEAN: ("diamond", "diamond"),
     RUN: ("circle", "circle"),

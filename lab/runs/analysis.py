@@ -14,23 +14,22 @@ distance fails, or the tests show no number (lab/probe/reach.py).
 from __future__ import annotations
 
 import glob
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.core.arrays import FloatArray, IntArray
 from lab.core.chart import Rule, hconcat, plot_rows, save, vconcat
-from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.core.errors import CheckpointError
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
-from lab.probe.reach import with_reach
-from lab.runs.arms import censored, find_differences, read_settings
+from lab.runs.arms import find_differences, read_settings
 from lab.runs.checkpoints import folder_name
-from lab.runs.folder import READ, RECORDS, Record, RunFolder, check_files
+from lab.runs.folder import Record, RunFolder
+from lab.runs.manifest import READ, RECORDS, check_files
+from lab.runs.probe_records import list_contexts, shown_reach, with_demand
 from lab.runs.source import find_place
 from lab.runs.tables import unpacked
 
@@ -42,10 +41,20 @@ PathLike = str | os.PathLike[str]
 WIDTH = 280  # pixels of a chart
 LOSS = "training loss, nats per token"
 SHOWN = "position frequency and demand"
+PROBE = "consumed_tokens"  # which gives each probe a line of its own
 # The columns of the tables; docs/api.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-ENDS = ("reach", "first_distance", "last_distance")
-REACH = ("reach", "reach_low", "reach_high", "censored", "dips", *ENDS[1:], "f_at_reach", "g_from_reach")
+REACH = (
+    "reach",
+    "reach_low",
+    "reach_high",
+    "censored",
+    "dips",
+    "first_distance",
+    "last_distance",
+    "f_at_reach",
+    "g_from_reach",
+)
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "bits_per_byte", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
@@ -73,16 +82,18 @@ class Run:
     def f(self, consumed_tokens: int | None = None, kind: str | None = None) -> IntArray:
         """Return the position frequency, at the end or at the probe after so many consumed tokens.
 
-        It is that of the layers of a kind (`model.layers`), left out, of those which encode most relative positions.
+        It is that of the layers of a kind (`model.layers`); default: of those that encode most relative positions.
 
         Shapes: f[i] of relative position i, int64 (window,).
         Raises: CheckpointError for a run that has counted nothing there, or has no layers of the kind.
         """
         counts = self.counts(consumed_tokens)
-        if kind is not None and kind not in counts.kinds:
-            rule = f"must be one of {', '.join(counts.kinds)}" if counts.kinds else "all layers are full"
+        if kind is None:
+            return counts.f
+        if kind not in counts.kinds:
+            rule = f"its layers are {', '.join(counts.kinds) or 'all full'}"
             raise CheckpointError(f"kind={kind}: {self.path} has no such layers, {rule}; use another or leave it out")
-        return counts.f if kind is None else counts.kinds[kind]
+        return counts.kinds[kind]
 
     def counts(self, consumed_tokens: int | None = None) -> SavedCounts:
         """Read what was counted up to the end, or up to the probe after so many consumed tokens.
@@ -123,12 +134,18 @@ class Run:
 
     def contexts(self) -> pd.DataFrame:
         """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
-        return as_table((row for probe in RunFolder(self.path).probes() for row in list_contexts(probe)), CONTEXTS)
+        rows: list[Record] = []
+        for probe in RunFolder(self.path).probes():
+            rows += list_contexts(probe)
+        return as_table(rows, CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
         """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
-        probes = RunFolder(self.path).probes()
-        return as_table(({**probe, **row} for probe in probes for row in probe.get("recall", ())), RECALL)
+        rows = []
+        for probe in RunFolder(self.path).probes():
+            for bin_of_distances in probe.get("recall", ()):
+                rows.append({**probe, **bin_of_distances})
+        return as_table(rows, RECALL)
 
     def plot(self, output: PathLike | None = None) -> Picture:
         """Draw what a run has recorded, to picture.png in the run folder if no other file is named.
@@ -138,89 +155,49 @@ class Run:
 
         Raises: MissingPackage; CheckpointError for a run that has counted nothing.
         """
-        profiles, probes = self.counts().profiles(), self.probes()
-        last = probes.iloc[-1].to_dict() if len(probes) else {}
-        shares: dict[str, Any] = {"y_limits": (0, 1), "rules": [Rule("y", last.get("threshold", 0.8), "threshold")]}
-        shares |= {"percent": True, "y_title": "retrieval accuracy", "x_title": "distance (tokens)"}
-        log: dict[str, Any] = {"log_x": True, "marks": False, "x_title": "distance (tokens)"}
-        f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
-        contexts = self.contexts()
-        numbers = f"accuracy by distance: {shown_reach(last)}"
-        gain: dict[str, Any] = {**log, "x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
-        held_out = {**log, "x_title": "visible context (tokens)", "y_title": "loss (nats per token)"}
-        drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
-            (self.distances(), "distance", "score", numbers, shares),
-            (
-                self.lengths(),
-                "length",
-                "accuracy",
-                "tests passed by length",
-                shares | {"x_title": "length (tokens)", "y_title": "tests passed"},
-            ),
-            (
-                self.metrics(),
-                "consumed_tokens",
-                "loss",
-                LOSS,
-                {"marks": False, "series": None, "y_title": "loss (nats per token)"},
-            ),
-            (as_table(per_distance(profiles)), "distance", "per distance", SHOWN, f),
-            (contexts[contexts["context"] > 0], "context", "loss", "held-out loss by visible context", held_out),
-            (self.recall(), "middle", "score", "gain from evidence", gain),
-        ]
         charts = []
-        for rows, x, y, title, looks in drawn:
+
+        def add_chart(rows: pd.DataFrame, x: str, y: str, title: str, series: str | None, **options: Any) -> None:
             if len(rows):
-                style = {"series": "consumed_tokens", "title": title, "width": WIDTH, **looks}
-                columns = dict.fromkeys([x, y, style["series"]] if style["series"] else [x, y])
-                charts.append(plot_rows(rows[[*columns]], x, y, **style))
+                columns = [x, y] if series is None else [x, y, series]
+                charts.append(plot_rows(rows[columns], x, y, series=series, title=title, width=WIDTH, **options))
+
+        def add_shares(rows: pd.DataFrame, x: str, y: str, title: str, y_title: str) -> None:
+            x_title = f"{x} (tokens)"
+            rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
+            limits = (0, 1)
+            add_chart(
+                rows, x, y, title, PROBE, x_title=x_title, y_title=y_title, y_limits=limits, percent=True, rules=rules
+            )
+
+        def add_curve(
+            rows: pd.DataFrame, x: str, y: str, title: str, x_title: str, *, series: str = PROBE, **options: Any
+        ) -> None:
+            add_chart(rows, x, y, title, series, x_title=x_title, log_x=True, marks=False, **options)
+
+        profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
+        last = probes.iloc[-1].to_dict() if len(probes) else {}
+        by_distance = f"accuracy by distance: {shown_reach(last)}"
+        add_shares(self.distances(), "distance", "score", by_distance, "retrieval accuracy")
+        add_shares(self.lengths(), "length", "accuracy", "tests passed by length", "tests passed")
+        loss_title = "loss (nats per token)"
+        add_chart(self.metrics(), "consumed_tokens", "loss", LOSS, None, y_title=loss_title, marks=False)
+        rows, names = as_table(per_distance(profiles)), list(profiles)
+        x_title = "distance (tokens)"
+        add_curve(rows, "distance", "per distance", SHOWN, x_title, series="profile", names=names, log_y=True)
+        rows = contexts[contexts["context"] > 0]  # a logarithmic axis has no 0
+        title, x_title = "held-out loss by visible context", "visible context (tokens)"
+        add_curve(rows, "context", "loss", title, x_title, y_title=loss_title)
+        title, x_title = "gain from evidence", "distance of the evidence (tokens)"
+        add_curve(self.recall(), "middle", "score", title, x_title, y_title="gain (nats)")
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        lines = [hconcat(*charts[k : k + 3]) for k in range(0, len(charts), 3)]
+        lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]
         save(vconcat(*lines, title=self.path.resolve().name), picture.path)
         return picture
 
 
-def list_contexts(probe: Record) -> Iterator[Record]:
-    """List the held-out loss of a probe by visible context: from `context` earlier tokens to twice that."""
-    for context, loss in probe.get("context_loss", {}).items():
-        yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
-
-
-def shown_reach(row: Mapping[str, Any]) -> str:
-    """Write the reach of a probe, a censored one as a bound.
-
-    Example:
-        >>> row = {"first_distance": 24, "last_distance": 179}
-        >>> [shown_reach({**row, "reach": reach, "reach_high": 24}) for reach in (179.0, math.nan)]
-        ['reach 179+', 'reach <24']
-        >>> [shown_reach({**row, "reach": None, "reach_high": high}) for high in (64, None)]
-        ['reach <24 to 64', 'reach <24 to 179+']
-    """
-    known = {name: row[name] for name in (*ENDS, "reach_high") if not math.isnan(row.get(name) or math.nan)}
-    end = censored(*map(known.get, ENDS))
-    if end != "below":
-        bound = known.get("reach")
-        return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
-    bounds, outcomes = [known["first_distance"]], [BELOW]
-    if known.get("reach_high") != known["first_distance"]:  # these tests show no number
-        bounds.append(known.get("reach_high", row["last_distance"]))
-        outcomes.append(RUN if "reach_high" in known else BEYOND)
-    return f"reach {range_of(bounds, outcomes)}"
-
-
-def with_demand(run: Path) -> Iterator[Record]:
-    """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
-    for record in with_reach(RunFolder(run).records("probes.jsonl")):
-        if "effective_length" not in record:  # the summary of a complete probe has one
-            continue
-        path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
-        measured = record.get("reach") is not None and path.exists()
-        g_from = SavedCounts.read(path).g_from(int(record["reach"])) if measured else None
-        yield {**record, "censored": censored(*map(record.get, ENDS)), "g_from_reach": g_from}
-
-
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
-    return as_table((record for record in RunFolder(run).records("probes.jsonl") if key in record), columns)
+    return as_table([record for record in RunFolder(run).records("probes.jsonl") if key in record], columns)
 
 
 def open_run(path: PathLike) -> Run:
@@ -250,12 +227,16 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     Example:
         lab.frame("runs/windows_*", last=True).plot.scatter("data.window", "reach")
     """
-    patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
-    places = {path for pattern in patterns for path in ([pattern] if Path(pattern).exists() else glob.glob(pattern))}
-    with unpacked(list(map(Path, places))) as folders:
+    patterns = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+    found: set[Path] = set()
+    for pattern in patterns:
+        # A folder may have a name such as run[1], which is a pattern of another name.
+        names = [pattern] if Path(pattern).exists() else glob.glob(str(pattern))
+        found.update(Path(name) for name in names)
+    with unpacked(list(found)) as folders:
         paths = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
         if not paths:
-            named = " ".join(patterns) or "runs=[]"
+            named = " ".join(str(pattern) for pattern in patterns) or "runs=[]"
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
         return tabulate_probes(paths, last)
 
@@ -265,15 +246,18 @@ def tabulate_probes(paths: list[str], last: bool) -> pd.DataFrame:
     for path in paths:
         check_files(Path(path), ("config.yaml", *RECORDS))
     settings = {path: read_settings(Path(path)) for path in paths}
-    apart = [name for name in find_differences(settings) if any(name in values for values in settings.values())]
-    rows = []
+    names = find_differences(settings)
+    rows: list[Record] = []
     for path in paths:
-        labels = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
-        labels |= {name: settings[path].get(name) for name in apart}
-        probes = [*with_demand(Path(path))]
-        numbered = [{**record, **labels, "probe": number} for number, record in enumerate(probes)]
-        rows += numbered[-1:] if last else numbered
-    return as_table(rows, ["run", "seed", "probe", *apart, *PROBES])
+        row = settings[path]
+        labels = {"run": Path(path).resolve().name, "seed": row.get("run.seed")}
+        for name in names:
+            labels[name] = row.get(name)
+        probes = []
+        for number, record in enumerate(with_demand(Path(path))):
+            probes.append({**record, **labels, "probe": number})
+        rows += probes[-1:] if last else probes
+    return as_table(rows, ["run", "seed", "probe", *names, *PROBES])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:

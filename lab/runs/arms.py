@@ -1,4 +1,4 @@
-"""Settings of runs compared: what may change when a run is resumed, and the arms that several runs fall into.
+"""Compare settings of runs: what may change when a run is resumed, and the arms that several runs fall into.
 
 Runs of one arm differ in nothing but their seed, their name and how they were computed. A number of an arm is the mean
 over its seeds, with 95% limits of the t distribution,
@@ -7,10 +7,10 @@ over its seeds, with 95% limits of the t distribution,
 
 One seed has no limits, nor have seeds whose numbers are all the same. Shares get two more numbers, the ends of their
 range (Agresti, Coull 1998 do so for counts). Seeds of which some have acquired retrieval and some have not are alike by
-chance: without the two, t limits of five seeds that happen to agree are too narrow, and hold the mean in 70 to 80% of
-cases. With them it is 90% and more at 5 seeds, and at 3 (tests/eval/test_coverage.py). Fewer than FEWEST seeds are
-described, and not judged. A reach below the first distance that was tested,
-or at the last, is censored: it is known to be less, or as much at least. Seeds of which one is censored have no mean.
+chance: without the two, t limits of five seeds that happen to agree are too narrow. They contain the mean in 70 to 80%
+of cases. With them it is 90% and more at 5 seeds, and at 3 (tests/eval/test_coverage.py). Fewer than FEWEST seeds are
+described, and not judged. A reach below the first distance that was tested, or at the last, is censored: it is known to
+be less, or at least as much. Seeds of which one is censored have no mean.
 """
 
 import hashlib
@@ -80,6 +80,7 @@ def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
 def digest_of_run(settings: dict[str, Any], data: str) -> str:
     """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
     fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+    # sorted, so that a setting that moves to another place in the dataclasses changes no digest of a run
     return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()
 
 
@@ -89,13 +90,16 @@ def read_settings(run: Path) -> Row:
     Raises: ConfigError.
     """
     settings = flatten(read_yaml(run / "config.yaml"))
-    return {key: str(value) if isinstance(value, list) else value for key, value in settings.items()}
+    for key, value in settings.items():
+        if isinstance(value, list):
+            settings[key] = str(value)
+    return settings
 
 
 def find_differences(settings: Mapping[str, Row]) -> list[str]:
-    """List the settings that tell arms apart.
+    """List the settings in which arms differ, by name.
 
-    A setting that a run's section does not have tells nothing of that run: the section has another method, whose name
+    A setting that a run's section does not have says nothing about that run. The section has another method, whose name
     differs, or was written by a version of the lab without the setting.
 
     Example:
@@ -104,14 +108,18 @@ def find_differences(settings: Mapping[str, Row]) -> list[str]:
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
     settings = with_bases(settings)
-    keys = sorted({key for row in settings.values() for key in row if not key.startswith(NOT_OF_THE_ARM)})
-    # A setting counts for the runs whose section has it, or lacks the section altogether: then it is null there.
-    runs = [(row, {key.rpartition(".")[0] for key in row}) for row in settings.values()]
-    values = {
-        key: {str(row.get(key)) for row, sections in runs if key in row or key.rpartition(".")[0] not in sections}
-        for key in keys
-    }
-    return [key for key in keys if len(values[key]) > 1]
+    values: dict[str, set[str]] = {}
+    for row in settings.values():
+        for key in row:
+            if not key.startswith(NOT_OF_THE_ARM):
+                values[key] = set()
+    for row in settings.values():
+        sections = {key.rpartition(".")[0] for key in row}
+        for key, seen in values.items():
+            # A run without the whole section counts: the setting is null there.
+            if key in row or key.rpartition(".")[0] not in sections:
+                seen.add(str(row.get(key)))
+    return sorted(key for key in values if len(values[key]) > 1)
 
 
 def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
@@ -126,51 +134,60 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {}, "b": {"start.path": "a"}, "c": masked})
         {'a': 'base model', 'b': 'unmasked', 'c': 'far-masked'}
     """
-    used = {base: settings[base] for base in find_bases(settings).values()}
-    if used and len(used) < len(settings):
-        branches = {name: row for name, row in with_bases(settings).items() if name not in used}
-        names = {name: f"{BASE}, {arm}".removesuffix(f", {ONLY}") for name, arm in name_arms(used).items()}
-        names |= name_arms(branches)
-        return {name: names[name] for name in settings}
+    bases = {base: settings[base] for base in find_bases(settings).values()}
+    if bases and len(bases) < len(settings):
+        branches = {name: row for name, row in with_bases(settings).items() if name not in bases}
+        names = name_arms(branches)
+        for name, arm in name_arms(bases).items():
+            names[name] = f"{BASE}, {arm}".removesuffix(f", {ONLY}")
+        return {name: names[name] for name in settings}  # in the order of the runs
     settings = {name: name_weights(row) for name, row in settings.items()}
-    apart = keys = find_differences(settings)
-    arms = n_arms(settings, apart)
-    for key in apart:  # leave out what follows from the others, as a parameter of one method alone
+    keys = find_differences(settings)
+    n_all = count_arms(settings, keys)
+    # A setting that only one method has, with one value, follows from the method's name: the arms are as many without.
+    for key in list(keys):
         values = {str(row.get(key)) for row in settings.values()}
         others = [other for other in keys if other != key]
-        if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
+        if "None" in values and len(values) == 2 and count_arms(settings, others) == n_all:
             keys = others
-    return {
-        name: ", ".join(name_setting(key, row[key]) for key in keys if row.get(key) is not None) or ONLY
-        for name, row in settings.items()
-    }
+    names = {}
+    for name, row in settings.items():
+        parts = [name_setting(key, row[key]) for key in keys if row.get(key) is not None]
+        names[name] = ", ".join(parts) or ONLY
+    return names
 
 
 def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Leave out of the names of many arms the settings of more than half of them, which are returned beside.
+    """Shorten the names of many arms by the settings that more than half of them have, and return these as well.
 
     Example:
         >>> without_common({"a": "x=1, y=1", "b": "x=2, y=1", "c": "x=3, y=1", "d": "x=1, y=2"})
         ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
     """
     names = {*arms.values()}
-    times = Counter(part for name in names for part in name.split(", "))
+    times: Counter[str] = Counter()
+    for name in names:
+        times.update(name.split(", "))
     common = [part for part, n in times.items() if n > len(names) / 2 and len(names) >= FEWEST_ARMS]
-    left = {run: [part for part in name.split(", ") if part not in common] for run, name in arms.items()}
-    return {run: ", ".join(parts) or "common settings" for run, parts in left.items()}, ", ".join(sorted(common))
+    short = {}
+    for run, name in arms.items():
+        parts = [part for part in name.split(", ") if part not in common]
+        short[run] = ", ".join(parts) or "common settings"
+    return short, ", ".join(sorted(common))
 
 
 def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
-    """Replace the path of a start that is one of the runs by the arm of that run: each seed has a base of its own."""
+    """Replace the path of a start that is one of the runs by the arm of that run."""
     bases = find_bases(settings)
     used = {base: settings[base] for base in bases.values()}
     if len(used) == len(settings):  # runs that start from one another
         return settings
+    # Each seed has a base of its own. By their paths, every seed would be an arm.
     arms = name_arms(used)
-    return {
-        n: row | ({"start.path": f"base {arms[bases[n]]}".removesuffix(f" {ONLY}")} if n in bases else {})
-        for n, row in settings.items()
-    }
+    replaced = dict(settings)
+    for name, base in bases.items():
+        replaced[name] = settings[name] | {"start.path": f"base {arms[base]}".removesuffix(f" {ONLY}")}
+    return replaced
 
 
 def find_bases(settings: Mapping[str, Row]) -> dict[str, str]:
@@ -181,25 +198,29 @@ def find_bases(settings: Mapping[str, Row]) -> dict[str, str]:
         {'b': 'a'}
     """
     runs = {Path(name).name: name for name in settings}
-    starts = {name: runs.get(Path(str(row.get("start.path"))).name) for name, row in settings.items()}
-    return {name: base for name, base in starts.items() if base not in (None, name)}
+    bases = {}
+    for name, row in settings.items():
+        base = runs.get(Path(str(row.get("start.path"))).name)
+        if base is not None and base != name:
+            bases[name] = base
+    return bases
 
 
-def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
-    return len({tuple(str(row.get(key)) for key in keys) for row in settings.values()})
+def count_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
+    return len({str([row.get(key) for key in keys]) for row in settings.values()})
 
 
-def censored(reach: float | None, first: float | None, last: float | None) -> str | None:
+def classify_reach(reach: float | None, first: float | None, last: float | None) -> str | None:
     """Say whether a reach is known to lie `below` the first distance tested, or at the `end` or beyond.
 
     Example:
-        >>> censored(None, 24, 179), censored(179.0, 24, 179), censored(90.5, 24, 179), censored(None, None, None)
-        ('below', 'end', None, None)
+        >>> classify_reach(None, 24, 179), classify_reach(179.0, 24, 179), classify_reach(90.5, 24, 179)
+        ('below', 'end', None)
     """
-    reach, first, last = (math.nan if value is None else value for value in (reach, first, last))
-    if math.isnan(reach):
-        return None if math.isnan(first) else "below"
-    return "end" if reach >= last else None
+    # A number that is missing is None in a record, and nan in a table.
+    if reach is None or math.isnan(reach):
+        return None if first is None or math.isnan(first) else "below"
+    return "end" if last is not None and reach >= last else None
 
 
 def mean_with_limits(
@@ -216,11 +237,12 @@ def mean_with_limits(
     from scipy import stats
 
     mean = statistics.fmean(values)
-    known = [*values, *(ends or ())]
-    if len(values) < 2 or len(set(known)) == 1:
+    # The two numbers that shares get, as the head of this file says: they widen the limits and leave the mean.
+    sample = [*values, *(ends or ())]
+    if len(values) < 2 or len(set(sample)) == 1:
         return mean, math.nan, math.nan
-    limits = stats.t.interval(confidence, len(known) - 1, loc=statistics.fmean(known), scale=stats.sem(known))
-    low, high = (float(limit) for limit in limits)
+    limits = stats.t.interval(confidence, len(sample) - 1, loc=statistics.fmean(sample), scale=stats.sem(sample))
+    low, high = float(limits[0]), float(limits[1])
     if ends is not None:
         low, high = max(low, ends[0]), min(high, ends[1])
     return mean, low, high

@@ -9,13 +9,8 @@ checkpoints/tokens-000010485760/
                                  run's records as they were then; written last
 checkpoints/untrained.json       stands in their place until the first one is published
 
-What is read of a checkpoint is hashed before, all of it where a run is resumed. A checkpoint of another run, and one
-that is not what was written, are refused. Nothing falls back to an older one by itself.
-
-A save, a resume and lab.verify check that the parts of a state agree. Every stream has given one pack to each step, and
-has drawn samples of its own only, of which each pack took one or more. What was counted are the consumed tokens.
-
-torch is imported where a state is read.
+What is read of a checkpoint is hashed before, all of it if a run is resumed. A checkpoint of another run, and one that
+is not what was written, are rejected. Nothing falls back to an older one by itself.
 """
 
 import hashlib
@@ -27,12 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
-import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from typing_extensions import TypedDict
 
 from lab.core import files
 from lab.core.command import show
@@ -47,9 +39,9 @@ MANIFEST, RUN, CONSUMED, SEEN = "manifest.json", "run", "consumed_tokens", "reco
 RESTORE = "restore it"
 ANEW = f"{RESTORE}, or begin anew with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
+# What torch.load and safetensors were seen to raise for files that are cut, overwritten or of another kind.
 BROKEN = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError)
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
-Whole = Annotated[int, Field(ge=0)]
 
 
 def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
@@ -82,7 +74,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
-        hashes = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
+        hashes = {path.name: self.files[path.name]["sha256"] for path in self.tensor_files(WEIGHTS)}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     def tensor_files(self, *kinds: str) -> list[Path]:
@@ -117,6 +109,7 @@ class Checkpoint:
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         if entries is None or not isinstance(run, str) or not (is_named and {STATE, COUNTS} <= entries.keys()):
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
+        # A checkpoint may be copied anywhere and opened there. In a run folder it must be of that run.
         home = self.folder.parent.parent
         in_run = self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists()
         if in_run and run != (expected := read_manifest(home)[0]):
@@ -142,25 +135,23 @@ def candidates(root: Path) -> list[Path]:
 def find_fault(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
     try:
-        fault = next(files.faults_in(folder, Checkpoint(folder).files, unread=unread), None)
+        for fault in files.faults_in(folder, Checkpoint(folder).files, unread=unread):
+            return f"{fault}; {RESTORE}"
     except CheckpointError as error:
         return first_line(error)
-    return None if fault is None else f"{fault}; {RESTORE}"
+    return None
 
 
 def refuse(folder: Path, fault: str, fits: Callable[[Checkpoint], bool] = lambda _: True) -> NoReturn:
-    """Refuse a checkpoint for its fault, and name the newest older one that is whole and fits.
+    """Reject a checkpoint for its fault, and name the newest older one that is whole and fits.
 
     Raises: CheckpointError.
     """
-    older = [path for path in candidates(folder.parent) if path.name < folder.name]
-    whole = next((path.name for path in older if find_fault(path) is None and fits(Checkpoint(path))), None)
-    remedy = (
-        "or begin anew with --restart"
-        if whole is None
-        else f"or delete {folder} to go on from {whole}, the newest whole one"
-    )
-    raise CheckpointError(f"{fault}, {remedy}")
+    for older in candidates(folder.parent):
+        if older.name < folder.name and find_fault(older) is None and fits(Checkpoint(older)):
+            fix = f"delete {folder} to go on from {older.name}, the newest whole one"
+            raise CheckpointError(f"{fault}, or {fix}")
+    raise CheckpointError(f"{fault}, or begin anew with --restart")
 
 
 def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
@@ -168,12 +159,12 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
 
     Raises: CheckpointError for one that is not whole.
     """
-    folder = next(iter(candidates(root)), None)
-    if folder is None:
+    folders = candidates(root)
+    if not folders:
         return None
-    if fault := find_fault(folder, unread):
-        refuse(folder, fault)
-    return Checkpoint(folder)
+    if fault := find_fault(folders[0], unread):
+        refuse(folders[0], fault)
+    return Checkpoint(folders[0])
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -181,6 +172,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
     Raises: CheckpointError.
     """
+    # The optimizer's moments, two thirds of the bytes, are not read to open a model, and so not hashed.
     if NAME.fullmatch(folder.name):
         if fault := find_fault(folder, (OPTIMIZER,)):
             raise CheckpointError(fault)
@@ -189,69 +181,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if checkpoint is None:
         raise CheckpointError(f"{folder}: holds no checkpoint; use a run folder or a checkpoint in it")
     return checkpoint
-
-
-class Counted(TypedDict):
-    """What has been counted: see lab.counts.PositionCounts."""
-
-    max_len: Whole
-    lengths: list[Whole]
-    gapped: list[Whole]
-    supervised: list[Whole]
-    evidence: list[Whole]
-    demand: list[Whole]
-    demand_by_ids: list[Whole]
-
-
-class Recorded(TypedDict):
-    """The state of lab.train.record.Recording."""
-
-    counts: Counted
-    sums: dict[str, float]
-
-
-class Schedule(TypedDict):
-    """The state of torch's LambdaLR."""
-
-    last_epoch: Whole
-    base_lrs: list[float]
-    lr_lambdas: list[Any]
-    _last_lr: list[float]
-
-
-class Streams(TypedDict):
-    """The states of the packs' streams, int64 (n_streams, 2 + look_ahead): see lab.data.packing."""
-
-    streams: Any
-
-
-class State(TypedDict):
-    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter."""
-
-    step: Whole
-    consumed_tokens: Whole
-    skipped_steps: Whole
-    schedule: Schedule
-    data: Streams
-    recording: Recorded
-    final: dict[Whole, Whole]
-    optimizer: dict[str, dict[str, Any]]
-    shared: dict[str, str]
-
-
-def read_state(checkpoint: Checkpoint) -> State:
-    """Read a checkpoint's state.ckpt without running code from it.
-
-    Raises: CheckpointError, also where a part is missing or parts do not agree.
-    """
-    import torch
-
-    with refusing(checkpoint.state):
-        state: State = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-        check(state)
-        if state["consumed_tokens"] != checkpoint.consumed_tokens:
-            raise ValueError(f"consumed_tokens: {state['consumed_tokens']}, its name has {checkpoint.consumed_tokens}")
-        return state
 
 
 @contextmanager
@@ -263,43 +192,3 @@ def refusing(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error
-
-
-def check(state: Any) -> None:
-    """Check that a state has all parts, each of its form, and that they agree.
-
-    Raises: ValueError.
-    """
-    try:
-        TypeAdapter(State).validate_python(state, strict=True)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
-    counts = state["recording"]["counts"]
-    sizes = {name: counts["max_len"] + (name == "lengths") for name in Counted.__annotations__ if name != "max_len"}
-    if any(len(counts[name]) != size for name, size in sizes.items()):
-        raise ValueError("recording.counts: have another size than max_len states")
-    counted = sum(length * n for length, n in enumerate(counts["lengths"])) + sum(counts["gapped"][:1])
-    if counted != state["consumed_tokens"]:
-        raise ValueError(f"recording.counts: are of {counted} tokens, consumed_tokens are {state['consumed_tokens']}")
-    check_streams(getattr(state["data"]["streams"], "numpy", lambda: None)(), state["step"], state["consumed_tokens"])
-
-
-def check_streams(streams: np.ndarray | None, step: int, consumed_tokens: int) -> None:
-    """Check that the streams' states are those after so many steps.
-
-    Raises: ValueError.
-    """
-    if streams is None or streams.dtype != np.int64 or streams.ndim != 2 or min(len(streams), streams.shape[1] - 2) < 1:
-        raise ValueError("data.streams: must be int64 (n_streams, 2 + look_ahead)")
-    packs, following, waiting = streams[:, 0], streams[:, 1], streams[:, 2:]
-    if (differ := np.flatnonzero(packs != step)).size:
-        rule = f"has given {packs[differ[0]]} packs by step {step}, each step takes one of every stream"
-        raise ValueError(f"data.streams: stream {differ[0]} {rule}")
-    numbers = np.arange(len(streams))[:, None]
-    foreign = (waiting % len(streams) != numbers) | (waiting >= following[:, None])
-    if (following % len(streams) != numbers[:, 0]).any() or (foreign & (waiting != -1)).any() or (waiting < -1).any():
-        raise ValueError("data.streams: a stream has samples of another")
-    drawn = (following - numbers[:, 0]) // len(streams) - (waiting >= 0).sum(1)  # by each stream, for its packs
-    if (drawn < packs).any() or drawn.sum() > max(consumed_tokens, 0):  # a sample has one token or more
-        raise ValueError("data.streams: have drawn more samples than were trained on, or fewer than their packs hold")

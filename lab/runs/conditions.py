@@ -61,7 +61,8 @@ def name_setting(key: str, value: Any) -> str:
         ('3,000,000 tokens', 'min lr 0.001')
     """
     text = f"{value:,}" if isinstance(value, int) and value >= 10_000 else brief_value(value)
-    text = text.replace(", ", ",")  # names are joined by it
+    # Several settings are joined by a comma and a space, by which the name is split again (arms.without_common).
+    text = text.replace(", ", ",")
     if key in PHRASES:
         return PHRASES[key].format(text)
     *sections, last = key.split(".")

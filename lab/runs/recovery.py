@@ -11,7 +11,8 @@ from pathlib import Path
 from lab.core.errors import CheckpointError
 from lab.core.files import file_fault
 from lab.runs.checkpoints import ANEW, MANIFEST, RESTORE, Checkpoint, read_manifest, refuse
-from lab.runs.folder import PROBES, RECORDS, RunFolder, probe_of
+from lab.runs.folder import RunFolder
+from lab.runs.manifest import PROBES, RECORDS, probe_of
 from lab.runs.records import ends_with_line
 
 
@@ -27,11 +28,14 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
     saved = {} if checkpoint is None else checkpoint.records
     sizes: dict[str, int] = {}
     losses: list[str] = []
-    sealed = read_manifest(folder.path)[1] if (folder.path / MANIFEST).exists() else {}  # none of a new run
-    for name, entry in sealed.items():
+    if not (folder.path / MANIFEST).exists():  # a new run
+        return sizes, losses
+    for name, entry in read_manifest(folder.path)[1].items():
         path, is_record, probe = folder.path / name, name in RECORDS, probe_of(name)
+        # Other files do not grow, and those of later probes are written again.
         if not is_record and not 0 <= probe <= at:
             continue
+        # Probes before the checkpoint are old: their size is compared, but not their hash.
         fault = file_fault(path, entry, hashes=is_record or probe == at, grows=is_record)
         if fault:
             if saved is None or 0 <= probe < at:
@@ -39,7 +43,8 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
             if checkpoint is not None and not begins_as_saved(path, checkpoint):
                 rule = f"{path}: {fault}, and is not whole up to the checkpoint; {RESTORE}"
                 refuse(checkpoint.folder, rule, partial(begins_as_saved, path))
-            lost = PROBES if probe == at else name  # a probe follows the checkpoint of its step
+            # If a file of the probe at the checkpoint is lost, its lines go as well, and the probe is run again.
+            lost = PROBES if probe == at else name
             sizes[lost] = saved[lost]["bytes"] if lost in saved else 0
         elif is_record and not ends_with_line(path):
             fault = "its last line has no end"
@@ -61,7 +66,9 @@ def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *,
     """
     if checkpoint is None or find_losses(folder, checkpoint)[1]:
         return False
-    if probes and all(r["consumed_tokens"] < checkpoint.consumed_tokens for r in folder.probes()):
+    if probes and all(probe["consumed_tokens"] < checkpoint.consumed_tokens for probe in folder.probes()):
         return False
-    records = folder.records("metrics.jsonl")
-    return any(r.get("step", 0) >= steps and r["consumed_tokens"] <= checkpoint.consumed_tokens for r in records)
+    for record in folder.records("metrics.jsonl"):
+        if record.get("step", 0) >= steps and record["consumed_tokens"] <= checkpoint.consumed_tokens:
+            return True
+    return False

@@ -33,7 +33,8 @@ from torch.optim import Optimizer
 from lab.core.errors import CheckpointError, LabError, first_line
 from lab.core.files import FileEntry, publish_folder, remove, write_hashed, write_json
 from lab.runs import checkpoints
-from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, State, refusing
+from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, refusing
+from lab.runs.saved_state import State
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
@@ -69,24 +70,31 @@ class ShardWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this process's part of the plan, weights and moments to one file each."""
+        items: dict[str, list[WriteItem]] = {WEIGHTS: [], OPTIMIZER: []}
+        for item in plan.items:
+            # A tensor with fewer rows than there are processes leaves some of them without a part of it.
+            if item.tensor_data.chunk.sizes.numel():
+                items[OPTIMIZER if item.index.fqn.startswith(MOMENTS) else WEIGHTS].append(item)
         results = []
-        for kind in TENSORS:
-            items = [
-                item
-                for item in plan.items
-                if item.index.fqn.startswith(MOMENTS) == (kind == OPTIMIZER) and item.tensor_data.chunk.sizes.numel()
-            ]
-            if items:
+        for kind, written in items.items():
+            if written:
                 name = f"{kind}{plan.storage_data:05d}.safetensors"
-                entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(items, planner))
+                entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(written, planner))
                 results.append(WriteResult(MetadataIndex(name), entry["bytes"], entry))
+        # The interface is asynchronous; this write is done.
         done: futures.Future[list[WriteResult]] = futures.Future()
         done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        written = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
-        self.publish(written | {result.index.fqn: result.storage_data for part in results for result in part})
+        """Write the small files and publish, on process 0, once all processes have written their tensors."""
+        entries: Files = {}
+        for name, data in self.small.items():
+            entries[name] = write_hashed(self.root / TEMPORARY / name, [data])
+        for part in results:
+            for result in part:
+                entries[result.index.fqn] = result.storage_data
+        self.publish(entries)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -100,15 +108,18 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
     Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
     """
     header: dict[str, Any] = {}
-    place = 0
+    offsets = {}
+    start = 0
     for item in items:
-        sizes, dtype = item.tensor_data.chunk.sizes, item.tensor_data.properties.dtype
-        end = place + sizes.numel() * dtype.itemsize
-        header[item.index.fqn] = {"dtype": DTYPES[dtype], "shape": list(sizes), "data_offsets": [place, end]}
-        place = end
-    offsets = {item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)} for item in items}
-    stated = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
-    encoded = json.dumps({"__metadata__": stated, **header}).encode()
+        name, chunk, dtype = item.index.fqn, item.tensor_data.chunk, item.tensor_data.properties.dtype
+        end = start + chunk.sizes.numel() * dtype.itemsize
+        header[name] = {"dtype": DTYPES[dtype], "shape": list(chunk.sizes), "data_offsets": [start, end]}
+        # The offsets of this part in its tensor, along each axis, by which DCP puts the parts together.
+        offsets[name] = {"saved_offsets": list(chunk.offsets)}
+        start = end
+    metadata = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    encoded = json.dumps({"__metadata__": metadata, **header}).encode()
+    # The tensors begin at a multiple of 8 bytes, so that they can be mapped into memory.
     encoded += b" " * (-len(encoded) % 8)
     yield struct.pack("<Q", len(encoded)) + encoded
     for item in items:
@@ -150,8 +161,9 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
     Raises: CheckpointError for files that are broken or do not hold the tensors.
     """
     reader = checkpoint.HuggingFaceStorageReader(str(folder))
-    own = [*map(str, Checkpoint(folder).tensor_files())]
-    reader.fs.ls = lambda path: own  # type: ignore[method-assign]  # in place of all that the folder contains
+    # DCP would read every .safetensors file that the folder contains, also one that somebody has put there.
+    listed = [str(path) for path in Checkpoint(folder).tensor_files()]
+    reader.fs.ls = lambda path: listed  # type: ignore[method-assign]
     with one_error(f"{folder}: cannot be read", "; use another checkpoint"):
         checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
 
@@ -171,28 +183,32 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def shared_names(model: nn.Module) -> dict[str, str]:
     """Map every other name of a shared weight to its first."""
     first = {parameter: name for name, parameter in model.named_parameters()}
-    every = model.named_parameters(remove_duplicate=False)
-    return {name: first[parameter] for name, parameter in every if first[parameter] != name}
+    shared = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first[parameter] != name:
+            shared[name] = first[parameter]
+    return shared
 
 
-def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Name the moments in an optimizer's state by the parameters they belong to."""
-    return {
-        f"{MOMENTS}{name}.{key}": value
-        for name, values in state["state"].items()
-        for key, value in values.items()
-        if value.ndim
-    }
+def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Split an optimizer's state into the moments, named by their parameters, and the numbers of each parameter."""
+    moments: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Tensor]] = {}
+    for name, values in state["state"].items():
+        numbers[name] = {}
+        for key, value in values.items():
+            if value.ndim:
+                moments[f"{MOMENTS}{name}.{key}"] = value
+            else:
+                numbers[name][key] = value.cpu()
+    return moments, numbers
 
 
 def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a checkpoint by name, and the remaining state: each parameter's steps, and shared names."""
     state: Any = get_optimizer_state_dict(model, optimizer)
-    scalars = {
-        name: {key: value.cpu() for key, value in values.items() if not value.ndim}
-        for name, values in state["state"].items()
-    }
-    return weights_of(model) | optimizer_tensors(state), {"optimizer": scalars, "shared": shared_names(model)}
+    moments, numbers = split_optimizer(state)
+    return weights_of(model) | moments, {"optimizer": numbers, "shared": shared_names(model)}
 
 
 def restore_tensors(
@@ -203,7 +219,8 @@ def restore_tensors(
     Raises: CheckpointError.
     """
     restored: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
-    read_shards(weights_of(model) | optimizer_tensors(restored), saved.folder, group)
+    moments, _ = split_optimizer(restored)
+    read_shards(weights_of(model) | moments, saved.folder, group)
     with refusing(saved.state):
         for name, values in restored["state"].items():
             values.update(state["optimizer"][name])
@@ -249,10 +266,10 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     Checkpoints after the newest are broken ones that the run did not resume from.
     """
     folders = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
-    # An ordinary checkpoint after the first final one would stand between two of them and goes at once; of those before
+    # An ordinary checkpoint after the first final one would lie between two of them and goes at once; of those before
     # it, the newest stay until `keep` are there.
     older = [tokens for tokens in folders if tokens < newest]
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
-    stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
-    for tokens in folders.keys() - stay:
-        remove(folders[tokens])
+    for tokens, folder in folders.items():
+        if tokens not in (newest, *left[: keep - 1]) and not (tokens in final and tokens < newest):
+            remove(folder)

@@ -33,6 +33,7 @@ def unpack(table: Path, folder: Path) -> list[Path]:
     number = size = 0
     try:
         with lzma.open(table) as lines:
+            # A line that never ends, or a small file that unpacks to terabytes, must not fill the memory or the disk.
             while line := lines.readline(LONGEST_LINE + 1):
                 size += len(line)
                 if len(line) > LONGEST_LINE or size > MOST_BYTES:
@@ -51,8 +52,9 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
     Raises: ValueError for a path that leaves the run's folder; OSError for a text or arrays given twice.
     """
     names = [record["run"], *record["file"].split("/")]
-    if not all(map(is_plain_name, names)):
-        raise ValueError(f"{brief('/'.join(map(str, names)))} is no file of a run")
+    for name in names:
+        if not is_plain_name(name):
+            raise ValueError(f"{brief(name)} is no name of a run or its file")
     path = folder.joinpath(*names)
     path.parent.mkdir(parents=True, exist_ok=True)
     if "row" in record and path.suffix == ".jsonl":
@@ -74,6 +76,8 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
     """
     tables = [place for place in places if place.name.endswith(ENDING)]
     with tempfile.TemporaryDirectory() as folder:
-        runs = [run for number, table in enumerate(tables) for run in unpack(table, Path(folder) / str(number))]
+        runs: list[Path] = []
+        for number, table in enumerate(tables):  # a folder for each: two tables may have runs of the same name
+            runs += unpack(table, Path(folder) / str(number))
         others = [place for place in places if place not in tables]
         yield [*others, *sorted(runs, key=lambda run: run.name)]

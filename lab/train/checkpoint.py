@@ -14,7 +14,9 @@ from lab.core.errors import CheckpointError
 from lab.data.module import PackedData
 from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
-from lab.runs.folder import RECORDS, add_to_manifest, packed_counts
+from lab.runs.folder import packed_counts
+from lab.runs.manifest import RECORDS, add_to_manifest
+from lab.runs.saved_state import check_state, read_state
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.record import Recording
 from lab.train.signals import Stopping
@@ -109,7 +111,7 @@ class Checkpointing:
         }
         # What would be refused at a resume is refused here, while the checkpoint before it is still there.
         try:
-            checkpoints.check(saved)
+            check_state(saved)
         except ValueError as error:
             place = root / checkpoints.folder_name(consumed)
             raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
@@ -136,7 +138,7 @@ class Checkpointing:
 
         Raises: CheckpointError.
         """
-        saved = checkpoints.read_state(checkpoint)
+        saved = read_state(checkpoint)
         optimizer = state.inner_optimizer
         restore_tensors(state.decoder, optimizer, checkpoint, saved, self.group)
         state.step = saved["step"]

@@ -21,7 +21,8 @@ from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.probe import needles
 from lab.runs.arms import find_changes
-from lab.runs.folder import READ, RunFolder, find_faults, packed_counts
+from lab.runs.folder import RunFolder, packed_counts
+from lab.runs.manifest import READ, find_faults
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]

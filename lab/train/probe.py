@@ -37,7 +37,7 @@ from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed,
 from lab.probe.needles import load_haystack
 from lab.probe.probe import Worker
 from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RECORDS, add_to_manifest
+from lab.runs.manifest import RECORDS, add_to_manifest
 from lab.train.checkpoint import Checkpointing, interval_passed
 from lab.train.environment import describe_source
 from lab.train.record import Recording

@@ -290,7 +290,9 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
     metrics: dict[str, float] = {}
     for name, position in positions.items():
         metrics[name] = int(frequency[position])
+    for name, position in positions.items():
         metrics[f"supervised_{name}"] = supervised[position].item()
+    for name, position in positions.items():
         metrics[name.replace("f_at", "g_from")] = beyond[position].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
     # rounded up, because i must be 3L/4 or more: -(-a // b) is the ceiling of a / b

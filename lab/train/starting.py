@@ -25,6 +25,7 @@ from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses
+from lab.runs.saved_state import read_state
 from lab.runs.source import tokenizer_of
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
 from lab.train.meeting import gather
@@ -97,7 +98,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
             checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
     if launch.is_first:
         checkpoint.name_strays()
-        checkpoints.read_state(checkpoint)  # raises if it has not all parts of a run's state
+        read_state(checkpoint)  # raises if it has not all parts of a run's state
     return checkpoint
 
 

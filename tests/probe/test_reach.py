@@ -12,7 +12,7 @@ from eval.engine.records import read_runs
 from experiments.demand.results import read_run
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.reach import reach, with_reach
-from lab.runs.analysis import with_demand
+from lab.runs.probe_records import with_demand
 from tests.eval.commands import runner
 
 DISTANCES = (24, 36, 48, 60, 72, 84, 96, 108, 120, 132, 144, 156, 168, 179)
