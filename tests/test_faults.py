@@ -102,7 +102,7 @@ def garbage_ids(answers):
         pytest.param("ddp2", "train.probe:ModelInTraining.generate", RuntimeError("planted\nat length"), id="model"),
         pytest.param("ddp2", "train.probe:ModelInTraining.generate", garbage_ids, id="garbage"),
         pytest.param("ddp2", "probe.recall:RecallTest.scores", ValueError("planted"), id="recall", marks=SLOW),
-        pytest.param("fsdp2", "train.probe:Probing.whole", MemoryError("planted"), id="fsdp_room"),
+        pytest.param("fsdp2", "train.probe:Probing.gather_weights", MemoryError("planted"), id="fsdp_room"),
         pytest.param("one", "runs.folder:RunFolder.write_cases", FULL, id="full_disk"),
         pytest.param("ddp2", "probe.measuring:HeldOutLoss.sums", ValueError(), id="loss", marks=SLOW),
     ],

@@ -207,7 +207,10 @@ def find_bases(settings: Mapping[str, Row]) -> dict[str, str]:
 
 
 def count_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
-    return len({str([row.get(key) for key in keys]) for row in settings.values()})
+    arms = set()
+    for row in settings.values():
+        arms.add(str([row.get(key) for key in keys]))
+    return len(arms)
 
 
 def classify_reach(reach: float | None, first: float | None, last: float | None) -> str | None:

@@ -83,6 +83,7 @@ class Counting:
         return dict(zip(SELECTED, total.tolist(), strict=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from the counts of a checkpoint; before any pack is counted."""
         self.restored = PositionCounts.from_dict(state_dict)
         # A state has numbers only; which distances they stand for follows from the run's settings.
         self.restored.rel_pos = self.local.rel_pos
