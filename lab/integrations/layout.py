@@ -50,8 +50,8 @@ class Received:
     ready: torch.cuda.Event | None = None
 
 
-def read_arguments(tokens: Any, arguments: dict[str, Any]) -> Received:
-    """Collect the arguments that state the layout; a mask of four dimensions is reduced on its device.
+def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Received:
+    """Collect the arguments that state the layout; `config` is that of a model of transformers, or None.
 
     Raises: DataError for arguments of other types or shapes.
     """
@@ -59,16 +59,26 @@ def read_arguments(tokens: Any, arguments: dict[str, Any]) -> Received:
         raise DataError("input: must be token ids (B, T); name the argument that holds them by input=")
     received = Received(torch.atleast_2d(tokens))
     mask = arguments.get("attention_mask")
-    if mask is not None and (not isinstance(mask, Tensor) or mask.dim() not in (2, 4)):
-        raise DataError(f"attention_mask={type(mask).__name__}: must be a tensor (B, T) or (B, 1, T, T) to be counted")
-    if mask is not None and mask.dim() == 2:
-        received.attention_mask = mask
-    elif mask is not None:
-        received.first_keys, received.is_causal = reduce_mask(mask)
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
+            rule = "must be a tensor (B, T) or (B, 1, T, T) to be counted"
+            raise DataError(f"attention_mask={type(mask).__name__}: {rule}")
+        if mask.dim() == 2:
+            received.attention_mask = mask
+        else:
+            # Reduced on its device, because T^2 elements a row would be slow to copy.
+            received.first_keys, received.is_causal = reduce_mask(mask)
     positions = arguments.get("position_ids")
-    if positions is not None and positions.dim() > 2:
-        raise DataError(f"position_ids={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
-    received.position_ids = None if positions is None else torch.atleast_2d(positions)
+    if positions is not None:
+        if positions.dim() > 2:
+            rule = "must be (B, T); several ids a token are not counted"
+            raise DataError(f"position_ids={tuple(positions.shape)}: {rule}")
+        received.position_ids = torch.atleast_2d(positions)
+    use_cache = arguments.get("use_cache")
+    if use_cache is None:
+        use_cache = getattr(config, "use_cache", False)
+    # FlashAttention divides rows at restarts of ids whether keys are kept or not.
+    received.has_cache = bool(use_cache) and "flash" not in str(getattr(config, "_attn_implementation", ""))
     received.boundaries = arguments.get("cu_seq_lens_q", arguments.get("cu_seqlens"))
     return received
 
@@ -88,7 +98,7 @@ def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.where(visible.any(-1), visible.to(torch.int8).argmax(-1), PADDING)
     index = torch.arange(mask.shape[-1], device=mask.device)
     expected = (index >= first[..., None]) & (index <= index[:, None]) & (first >= 0)[..., None]
-    # documents are blocks only if the first key of a query's first key is that key itself
+    # Documents are blocks only if the first key of a query's first key is that key itself.
     of_first = torch.gather(first, 1, first.clamp(min=0))
     return first, (visible == expected).all() & ((of_first == first) | (first < 0)).all()
 
@@ -102,19 +112,18 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
     shape = tuple(received.tokens.shape)
     documents: IntArray = np.zeros(shape, dtype=np.int64)
     is_attended = np.ones(shape, dtype=np.bool_)
-    has_documents = False
+    # transformers attends across restarts of position_ids if it gets a mask.
+    has_documents = received.attention_mask is not None or received.first_keys is not None
     if received.attention_mask is not None:
         mask = received.attention_mask.numpy()
         if mask.shape != shape or not np.isin(mask, (0, 1)).all():
             raise DataError(f"attention_mask={mask.shape}: must hold 0 and 1 for the {shape} tokens; pass no cache")
         is_attended = mask == 1
-        has_documents = True  # transformers attends across restarts of position_ids if it gets a mask
-    if received.first_keys is not None and received.is_causal is not None:
-        if not received.is_causal.item():
+    if received.first_keys is not None:
+        if not received.is_causal:
             raise DataError("attention_mask: is not causal within blocks of a row, so that distances are not known")
+        # Tokens of one block see the same first key, which numbers the block, and -1 is PADDING.
         documents = received.first_keys.numpy()
-        is_attended = documents >= 0
-        has_documents = True
     if received.boundaries is not None:
         ends = received.boundaries.numpy()
         if shape[0] != 1 or ends[0] != 0 or ends[-1] != shape[1] or has_documents:
@@ -123,28 +132,35 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
             )
         documents = np.repeat(np.arange(len(ends) - 1), np.diff(ends))[None]
         has_documents = True
-    if received.position_ids is None:
-        positions = np.broadcast_to(np.arange(shape[1]), shape)
-    else:
-        positions = np.broadcast_to(received.position_ids.numpy(), shape)
-        if not has_documents:
-            steps = np.diff(positions)
-            if (steps > 1).any():
-                rule = "go up by more than 1 in a row without a mask, where models differ in what they attend"
-                raise DataError(f"position_ids: {rule}; pass attention_mask or cu_seq_lens_q")
-            if received.has_cache and (steps != 1).any():
-                rule = "start again within a row, which transformers attends as one document if it keeps a cache"
-                raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
-            documents[:, 1:] = np.cumsum(steps != 1, axis=1)
+    positions = np.arange(shape[1])
+    if received.position_ids is not None:
+        positions = received.position_ids.numpy()
+    positions = np.broadcast_to(positions, shape)
+    if not has_documents:
+        steps = np.diff(positions)
+        if (steps > 1).any():
+            rule = "go up by more than 1 in a row without a mask, where models differ in what they attend"
+            raise DataError(f"position_ids: {rule}; pass attention_mask or cu_seq_lens_q")
+        if received.has_cache and (steps != 1).any():
+            rule = "start again within a row, which transformers attends as one document if it keeps a cache"
+            raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
+        documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)
 
 
-def keeps_cache(config: Any, arguments: dict[str, Any]) -> bool:
-    """Return whether a model of transformers keeps keys, other than under FlashAttention, which ignores that."""
-    use_cache = arguments.get("use_cache")
-    if use_cache is None:
-        use_cache = getattr(config, "use_cache", False)
-    return bool(use_cache) and "flash" not in str(getattr(config, "_attn_implementation", ""))
+def resolve_targets(received: Received, documents: IntArray) -> IntArray:
+    """Return the target of each token: the labels, or without any the next token of its document.
+
+    Shapes: int64 (B, T), a copy.
+    Raises: DataError for labels of another shape.
+    """
+    tokens = received.tokens.numpy()
+    if received.targets is None:
+        return shift(tokens, documents)
+    targets = received.targets.numpy()
+    if targets.shape != tokens.shape:
+        raise DataError(f"labels={targets.shape}: must be shaped as the tokens, {tokens.shape}, to be counted for g")
+    return targets.copy() if received.is_shifted else shift(targets)
 
 
 def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]:
@@ -157,7 +173,8 @@ def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]
     """
     is_attended = documents != PADDING
     rows = np.arange(len(documents))[:, None]
-    runs = (rows * (documents.max() + 1) + documents)[is_attended]  # a number for each row and document
+    # A document's number counts within its row, so that rows are numbered apart.
+    runs = (rows * (documents.max() + 1) + documents)[is_attended]
     lengths = np.diff(np.flatnonzero(np.diff(runs, prepend=-1, append=-1)))
     return lengths, bool((np.diff(positions[is_attended]) == 1)[np.diff(runs) == 0].all())
 
@@ -167,6 +184,7 @@ def copy_to_host(received: Received) -> None:
     for name, value in vars(received).items():
         if not isinstance(value, Tensor) or value.is_meta:
             continue
+        # A copy from a GPU without a wait needs pinned memory. One on the CPU must not share the batch, which changes.
         pinned = value.device.type == "cuda"
         copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)
         setattr(received, name, copy.copy_(value.detach(), non_blocking=True))

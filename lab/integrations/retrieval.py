@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeVar
 
@@ -54,7 +55,8 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
         rule = "must be a tokenizers.Tokenizer, or a fast tokenizer of transformers"
         raise DataError(f"tokenizer={type(tokenizer).__name__}: {rule}; for instance Tokenizer.from_file(PATH)")
     copy = Tokenizer.from_str(inner.to_str())
-    copy.encode_special_tokens = True  # <eos> in a haystack is text, as in the lab's own commands
+    # <eos> in a haystack is text, as in the lab's own commands.
+    copy.encode_special_tokens = True
     for switch_off in own_settings(copy).values():
         switch_off()
     return copy
@@ -74,11 +76,15 @@ def build_tests(
 
     Raises: ConfigError, DataError.
     """
-    config = ProbeConfig(distance_tests=tests, distances=None if distances is None else tuple(distances), seed=seed)
-    source = None if haystack is None else "haystack"
-    text = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS) if haystack is None else haystack
+    config = ProbeConfig(distance_tests=tests, seed=seed)
+    if distances is not None:
+        config = replace(config, distances=tuple(distances))
+    # Errors name the haystack by the caller's argument.
+    source = "haystack"
+    if haystack is None:
+        haystack, source = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS), None
     read = read_tokenizer(tokenizer)
-    return DistanceProbe(config, read, text, window=window, stop_id=None, source=source, question=question)
+    return DistanceProbe(config, read, haystack, window=window, stop_id=None, source=source, question=question)
 
 
 class ProbeStopped(Exception):
@@ -97,15 +103,20 @@ def build_together(build: Callable[[], Built]) -> Built:
 
     Raises: ProbeStopped on all ranks if one of them cannot.
     """
-    built: list[Built] = []
-    error: Exception | None = None
     try:
-        built.append(build())
-    except Exception as failure:  # of any kind: the other ranks wait for the flag
-        error = failure
-    if sum_over_ranks(np.array([error is not None], dtype=np.int64))[0]:
-        raise ProbeStopped(first_line(error) if error else "another rank could not go on, and says why") from error
-    return built[0]
+        built = build()
+    # Any error: the other ranks wait for the flag.
+    except Exception as error:
+        is_true_anywhere(True)
+        raise ProbeStopped(first_line(error)) from error
+    if is_true_anywhere(False):
+        raise ProbeStopped("another rank could not go on, and says why")
+    return built
+
+
+def is_true_anywhere(flag: bool) -> bool:
+    """Return whether a flag is true on any rank; a collective call."""
+    return bool(sum_over_ranks(np.array([flag], dtype=np.int64))[0])
 
 
 def run_tests(build: Callable[[], DistanceProbe], logits: Logits) -> list[Test]:
@@ -119,15 +130,15 @@ def run_tests(build: Callable[[], DistanceProbe], logits: Logits) -> list[Test]:
     rank, n_ranks = ranks()
     own = range(rank, len(tests), n_ranks)
     at_once = max(1, TOKENS_AT_ONCE // probe.window)
-    # every rank runs the same number of forwards, as FSDP gathers weights in each: one without tests left repeats one
-    for start in range(0, len(range(0, len(tests), n_ranks)), at_once):
+    # Every rank runs the same number of forwards, as FSDP gathers weights in each. A rank without tests repeats one.
+    for start in range(0, -(-len(tests) // n_ranks), at_once):
         chosen = own[start : start + at_once]
         cases = build_together(lambda: [probe.case(*tests[index]) for index in chosen or (0,)])  # noqa: B023
         scores[list(chosen)] = score_answers(logits, cases, probe.budget)[: len(chosen)]
-    scores = sum_over_ranks(scores)
-    return [
-        (distance, found, log_prob) for (distance, _), (found, log_prob) in zip(tests, scores.tolist(), strict=True)
-    ]
+    scored = []
+    for (distance, _), (is_retrieved, log_prob) in zip(tests, sum_over_ranks(scores).tolist(), strict=True):
+        scored.append((distance, is_retrieved, log_prob))
+    return scored
 
 
 def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -> FloatArray:
@@ -137,6 +148,7 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
     """
     tokens, targets = lay_out_answers(cases, budget)
     output = logits(tokens, budget + 1)
+    # Models that keep only the last logits return fewer than there are tokens.
     targets = targets[:, -output.shape[1] :]
     scores = np.zeros((len(cases), 2))
     for row, target in enumerate(targets):

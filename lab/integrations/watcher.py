@@ -17,7 +17,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,18 @@ from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
 from lab.counts import COUNTED, PositionCounts
 from lab.counts.rows import by_distance
-from lab.evidence.base import Evidence, in_ids
+from lab.evidence.base import in_ids
 from lab.evidence.repeat import Repeat
 from lab.integrations import layout, retrieval
 from lab.integrations.hook import Hook
 from lab.integrations.layout import PADDING, Received
+from lab.probe.effective_distance import DistanceProbe
 
 LOG = logging.getLogger("lab.watch")
-TOGETHER = 16  # forwards that the thread counts at once: its code is in the processor's cache for the first one only
-MOST_WAITING = 4  # times TOGETHER that wait for the thread; g of more is not counted, which the counted share tells
+# The thread counts 16 forwards at once, because training drives its code out of the processor's cache in between.
+TOGETHER = 16
+# Lists of forwards that may wait for the thread. g of more is not counted, which `demand_share` reports.
+MOST_WAITING = 4
 REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
 
 
@@ -57,7 +59,6 @@ class Watcher:
         logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
         demand_every: int = 1,
-        evidence: Evidence = Repeat(),
     ) -> None:
         """Register the hook.
 
@@ -75,12 +76,13 @@ class Watcher:
         self.config = getattr(self.inner, "config", None)
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.names = {"input": input, "labels": labels, "targets": targets}
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in self.parameters.values())
-        for option, name in self.names.items():  # labels and targets are arguments of few models, unless they are named
+        takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
+        for option, name in self.names.items():
+            # A default is no error: few models take labels or targets.
             if name not in self.parameters and name != option and not takes_any:
                 rule = "is no argument of the model's forward; use one of"
                 raise ConfigError(f"{option}={name}: {rule}: {', '.join(self.parameters)}")
-        self.demand_every, self.evidence = demand_every, evidence
+        self.demand_every = demand_every
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counts = PositionCounts(window), PositionCounts(window)
         self.incomplete: str | None = None
@@ -91,6 +93,7 @@ class Watcher:
         self.thread: threading.Thread | None = None
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
+    # Without this, a hook inside a compiled model would be traced, and break its graph at every note.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
@@ -98,17 +101,18 @@ class Watcher:
             return
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
-            received = layout.read_arguments(arguments.get(self.names["input"]), arguments)
-            received.has_cache = layout.keeps_cache(self.config, arguments)
+            received = layout.read_arguments(arguments.get(self.names["input"]), arguments, self.config)
             if not self.is_repeated(received.tokens):
                 self.enqueue(received, arguments)
-        except Exception as error:  # of any kind: the training must not depend on it
+        # Any error: the training must not depend on its being counted.
+        except Exception as error:
             self.note(error)
 
     def is_repeated(self, tokens: Tensor) -> bool:
-        """Return whether activation checkpointing runs a forward again, within the backward, that was counted."""
+        """Return whether activation checkpointing runs a counted forward again."""
+        # It does so within the backward, on the same tensor. torch.utils.checkpoint reads the same private number.
         key = tokens.data_ptr(), tokens.numel()
-        is_in_backward = torch._C._current_graph_task_id() != -1  # which torch.utils.checkpoint asks too
+        is_in_backward = torch._C._current_graph_task_id() != -1
         if is_in_backward and key in self.recent:
             return True
         self.recent.append(key)
@@ -118,15 +122,19 @@ class Watcher:
         """Copy the arguments to the host, and give every TOGETHER of them to the thread."""
         is_on_gpu = received.tokens.is_cuda
         if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
-            shifted = arguments.get(self.names["targets"], arguments.get("shift_labels"))
-            targets = arguments.get(self.names["labels"]) if shifted is None else shifted
-            received.targets = None if targets is None else torch.atleast_2d(targets)
-            received.is_shifted = shifted is not None
-        else:  # f needs the layout, and no ids
+            targets = arguments.get(self.names["targets"], arguments.get("shift_labels"))
+            received.is_shifted = targets is not None
+            if targets is None:
+                targets = arguments.get(self.names["labels"])
+            if targets is not None:
+                received.targets = torch.atleast_2d(targets)
+        else:
+            # f needs the shape of the ids alone, which a tensor without memory keeps.
             received.tokens = received.tokens.to("meta")
         self.forwards += 1
         layout.copy_to_host(received)
         if is_on_gpu:
+            # The thread waits for this event before it reads the copies; the training never does.
             received.ready = torch.cuda.Event()
             received.ready.record()
         self.collected.append(received)
@@ -153,12 +161,12 @@ class Watcher:
             for received in self.queue.get():
                 try:
                     self.count(received)
-                except Exception as error:  # of any kind: the training must not depend on it
+                except Exception as error:
                     self.note(error)
             self.queue.task_done()
 
     def count(self, received: Received) -> None:
-        """Add a forward to f, and to g where it is counted."""
+        """Add a forward to f, and to g if its token ids were copied."""
         if received.ready is not None:
             received.ready.synchronize()
         positions, documents = layout.resolve_layout(received)
@@ -167,29 +175,21 @@ class Watcher:
             raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
         if is_consecutive:
             self.counts.add_segments(lengths)
-        else:  # ids with gaps, or out of order, which is rejected there
+        else:
+            # Ids with gaps. Ids that do not rise are rejected there.
             self.counts.add_positions(positions, documents)
         if received.tokens.is_meta:
             return
+        targets = layout.resolve_targets(received, documents)
         is_attended = documents != PADDING
-        tokens = received.tokens.numpy()
-        if received.targets is None:
-            targets = layout.shift(tokens, documents)
-        elif received.is_shifted:
-            targets = received.targets.numpy()
-        else:
-            targets = layout.shift(received.targets.numpy())
-        if targets.shape != tokens.shape:
-            raise DataError(
-                f"labels={targets.shape}: must be shaped as the tokens, {tokens.shape}, to be counted for g"
-            )
-        tokens, targets = tokens[is_attended], targets[is_attended]
+        tokens, targets = received.tokens.numpy()[is_attended], targets[is_attended]
+        # Any negative label has no loss, and IGNORE is the only one that evidence methods know.
         is_supervised = targets >= 0
-        distances = self.evidence.distances(tokens, np.where(is_supervised, targets, IGNORE), lengths.tolist())
+        targets[~is_supervised] = IGNORE
+        distances = Repeat().distances(tokens, targets, lengths.tolist())
         evidence = by_distance(distances[is_supervised])
-        self.counts.add_evidence(
-            evidence, evidence, by_distance(in_ids(distances, positions[is_attended])[is_supervised])
-        )
+        demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
+        self.counts.add_evidence(evidence, evidence, demand_by_ids)
         self.demand_tokens += len(tokens)
 
     def note(self, error: Exception) -> None:
@@ -205,8 +205,8 @@ class Watcher:
         if reduce:
             for name in COUNTED:
                 setattr(total, name, sum_over_ranks(getattr(total, name)))
-            if sum_over_ranks(np.array([self.incomplete is not None], dtype=np.int64))[0]:
-                self.incomplete = self.incomplete or "another rank has not counted all forwards, and says why"
+            if retrieval.is_true_anywhere(self.incomplete is not None) and self.incomplete is None:
+                self.incomplete = "another rank has not counted all forwards, and says why"
         return total
 
     def frequency(self, *, reduce: bool = False) -> IntArray:
@@ -222,13 +222,16 @@ class Watcher:
 
         Shapes: int64 (window,), supervised targets whose evidence lies d tokens back.
         """
-        return np.asarray(self.total(reduce).g(), dtype=np.int64)  # without loss weights they are whole numbers
+        # Without loss weights the sums are whole numbers.
+        return np.asarray(self.total(reduce).g(), dtype=np.int64)
 
     @property
     def demand_share(self) -> float:
         """Share of this rank's tokens since the start whose targets were counted for g."""
         self.wait()
-        return self.demand_tokens / self.counts.tokens if self.counts.tokens else 1.0
+        if not self.counts.tokens:
+            return 1.0
+        return self.demand_tokens / self.counts.tokens
 
     def probe(
         self, tests: int = 64, *, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
@@ -239,21 +242,18 @@ class Watcher:
         is left as it was. An error is logged, and the table is then empty; one within a forward of several ranks is
         raised, as the others wait in it.
         """
-        build = partial(retrieval.build_tests, self.tokenizer, self.window, haystack=self.haystack)
-        build = partial(build, tests=tests, distances=distances, seed=seed)
 
-        def logits(tokens: Tensor, n: int) -> Tensor:
-            # names of transformers; all logits of a long prompt and a large vocabulary would take gigabytes
-            known = {"use_cache": False, "logits_to_keep": n}
-            options = {name: value for name, value in known.items() if name in self.parameters}
-            tokens = tokens.to(next(self.inner.parameters()).device)
-            return self.take_logits(self.model(**{self.names["input"]: tokens}, **options))
+        def build() -> DistanceProbe:
+            return retrieval.build_tests(
+                self.tokenizer, self.window, haystack=self.haystack, tests=tests, distances=distances, seed=seed
+            )
 
         total = self.total(reduce=True)
         try:
             with retrieval.as_evaluated(self.model):
-                table = retrieval.tabulate(retrieval.run_tests(build, logits), threshold)
+                table = retrieval.tabulate(retrieval.run_tests(build, self.compute_logits), threshold)
         except Exception as error:
+            # The other ranks wait within a forward that failed here. Only an end of the process frees them.
             if retrieval.ranks()[1] > 1 and not isinstance(error, retrieval.ProbeStopped):
                 raise
             LOG.warning("no probe: %s", first_line(error))
@@ -262,6 +262,16 @@ class Watcher:
         table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
         table.attrs |= {"f_half": f[half], "g_half": g[half:].sum(), "incomplete": self.incomplete}
         return table
+
+    def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
+        """Run the model; return at least the logits of the last `n` tokens."""
+        options: dict[str, Any] = {self.names["input"]: tokens.to(next(self.inner.parameters()).device)}
+        # Arguments of transformers. All logits of a long prompt and a large vocabulary would take gigabytes.
+        if "use_cache" in self.parameters:
+            options["use_cache"] = False
+        if "logits_to_keep" in self.parameters:
+            options["logits_to_keep"] = n
+        return self.take_logits(self.model(**options))
 
     def summary(self, tests: int = 64) -> dict[str, float]:
         """Probe, and return what a tracker logs, by name; a collective call.
@@ -286,6 +296,7 @@ class Watcher:
         """
         if state.get("max_len") != self.window:
             raise DataError(f"window={self.window}: the saved counts are of {state.get('max_len')}; use that window")
+        # A sum over the ranks would count what each rank restored once for each.
         if retrieval.ranks()[0] == 0:
             self.restored = PositionCounts.from_dict(state)
         self.incomplete = self.incomplete or state.get("incomplete")
