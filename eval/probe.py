@@ -42,7 +42,7 @@ from lab.core import chart, errors
 from lab.core.command import start
 from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import LengthResult, monotone_shares
+from lab.probe.limits import LengthResult, to_curve
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
@@ -129,7 +129,7 @@ class ByLength(needles.NeedleMeasure):
             rules.append(chart.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
             if row["effective_length"]:
                 rules.append(chart.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
-        fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
+        fitted = zip(self.curve, to_curve(self.curve).fit(), strict=True)
         points = [{**row, "curve": "tests passed"} for row in curve]
         points += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
         return self.length_shares(points, "curve", rules=rules)

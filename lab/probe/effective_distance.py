@@ -1,20 +1,20 @@
-"""Effective distance: the share of numbers found against their distance, and how far back numbers are found.
+"""Effective distance: retrieval accuracy against the distance of a number, and how far back a model retrieves.
 
 A one-number test hides a single number an exact number of tokens before the end of the prompt. It is a piece of
 haystack with one needle in it, the question and the answer's first words, without a task line. Prompt and answer fill
-the window, or any shorter length asked for, whatever the distance:
+the window, or another length, whatever the distance:
 
-    place     0 .. | needle ... number . | haystack | question, first words | number .
+    index     0 .. | needle ... number . | haystack | question, first words | number .
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
-Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number. So a model
-that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four needles two
-suffice, so that the nearest two decide; here the distance is the only thing that changes.
+Tokens that begin every answer, such as a blank, belong to the prompt, so that only the number is left to answer. A
+model that retrieves but does not keep to the wording then passes too. With four needles the nearest two decide, as two
+suffice; here nothing but the distance changes.
 
-The number is found if the first digits answered are its digits. A graded score, the log-probability in nats of the
-right number's tokens, each after the right ones, tells models apart that find nothing yet. Reach is the largest
-distance at which the share found is at least a threshold (lab.probe.reach).
+The number is retrieved if the first digits of the answer are its digits. The log-probability in nats of the right
+number's tokens, each after the right ones, also distinguishes models that retrieve nothing yet. Reach is the largest
+distance at which retrieval accuracy is at least a threshold (lab.probe.reach).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,16 +38,17 @@ from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.probe import Probe, ResultStore, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
-STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
-NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
+STREAM = 1  # of random numbers, so that a distance samples others than a four-needle test of the same length
+# The first of equally spaced distances is this part of the window. Nearer numbers test other things than reach.
+NEAR = 4
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 QUESTION = synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
 
 class EncodedNumber(NamedTuple):
-    """A number in tokens: its needle, the place of the number in that, and its answer without what begins every answer.
+    """A number in tokens: its needle, the number's index in that, and its answer without what begins every answer.
 
-    `scored` are the indices of the answer's tokens that hold digits. `tail` ends the prompt: the question, the first
+    `scored` are the indices of the answer's tokens that contain digits. `tail` ends the prompt: the question, the first
     words of the answer, and what begins every answer.
     """
 
@@ -94,20 +95,21 @@ class DistanceProbe(Probe[OneNumberCase]):
         config, tokenizer = self.config, self.tokenizer
         samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
-        leads = set()
+        leads, sizes = set(), []
         for number in samples:
             encoded = self.encode_number(number)
             leads.add(tuple(encoded.answer[: encoded.scored[0]]))
+            sizes.append(encoded.sizes)
+        place, after, answer, tail = np.max(sizes, axis=0).tolist()
         # Tokens that begin every answer move to the prompt. If they differ, the prompt would depend on the number.
         if len(leads) == 1:
             self.lead = len(leads.pop())
         self.head = special_ends(tokenizer)[0]
-        parts = [self.encode_number(number) for number in samples]
-        self.tail = parts[0].tail
-        self.longest = tuple(np.max([part.sizes for part in parts], axis=0).tolist())
-        place, after, self.budget, tail = self.longest
+        self.tail = self.encode_number(samples[0]).tail
+        self.budget = answer - self.lead
+        self.longest = (place, after, self.budget, tail + self.lead)
         self.prompt_tokens = self.window - self.budget
-        self.reachable = range(tail + after, self.prompt_tokens - len(self.head) - place)
+        self.reachable = range(tail + self.lead + after, self.prompt_tokens - len(self.head) - place)
         self.required = 1
         self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
         (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
@@ -124,31 +126,32 @@ class DistanceProbe(Probe[OneNumberCase]):
         """
         reachable, config = self.reachable, self.config
         outside = [distance for distance in config.distances or () if distance not in reachable]
-        room = f"what a window of {self.window} tokens has room for"
         if not reachable and config.distances is None and config.distance_points is None:
             needed = len(self.head) + sum(self.longest) + 1
             rule = f"a window of {self.window} tokens has no room for a test, which takes {needed}"
             raise NoRoom(f"probe.distance_tests={config.distance_tests}: {rule}; set it to 0, or raise data.window")
         if outside or not reachable:
-            rule = f"must be {reachable.start} to {reachable.stop - 1}, {room}"
-            remedy = "name others, or set probe.distance_tests to 0"
-            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
+            ends = f"{reachable.start} to {reachable.stop - 1}"
+            rule = f"must be {ends}, what a window of {self.window} tokens has room for"
+            fix = "name others, or set probe.distance_tests to 0"
+            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {fix}")
         if config.distances is not None:
             return list(config.distances)
         first = min(max(reachable[0], self.window // NEAR), reachable[-1])
         points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
-        return [int(point) for point in np.unique(points.round())]
+        # Small windows have fewer distances than points: equal ones are tested once.
+        return np.unique(points.round().astype(int)).tolist()
 
     def encode_number(self, number: str) -> EncodedNumber:
         """Encode a number's needle and question, with the first `lead` tokens of its answer, and what is left of it."""
         text = synthetic.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         begin = text.index(number)
+        starts, ends = np.array(encoding.offsets[self.lead :]).T
         # A token can contain a digit together with other characters, so that any overlap counts.
-        holds = [end > begin and start < begin + len(number) for start, end in encoding.offsets[self.lead :]]
+        scored = np.flatnonzero((ends > begin) & (starts < begin + len(number))).tolist()
         tail = needles.plain_ids(self.tokenizer, self.question)
         needle = needles.encode_needle(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
-        scored = np.flatnonzero(holds).tolist()
         return EncodedNumber(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:
@@ -163,7 +166,9 @@ class DistanceProbe(Probe[OneNumberCase]):
         before = n_hay - (distance - tail - after)  # tokens of haystack in front of the needle
         # The haystack begins later by up to SPARE_TOKENS, so that the needle, at a fixed index, begins a word.
         hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
-        skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
+        shifts = words - before
+        shifts = shifts[(shifts >= 0) & (shifts <= SPARE_TOKENS)]
+        skipped = int(shifts[0]) if len(shifts) else 0
         parts = self.head, [(encoded.needle, encoded.place)], encoded.tail
         drawn = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
         return OneNumberCase(**vars(drawn), encoded=encoded)
@@ -173,12 +178,14 @@ class DistanceProbe(Probe[OneNumberCase]):
         while True:
             (number,) = synthetic.draw_numbers(generator, 1, self.config.digits)
             encoded = self.encode_number(number)
-            fits = all(size <= most for size, most in zip(encoded.sizes, self.longest, strict=True))
+            fits = (np.array(encoded.sizes) <= self.longest).all()
+            # A tail of other tokens would move the needle off its index.
             if fits and encoded.tail == self.tail:
                 return number, encoded
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
-        return (self.run_at(model, distance, worker, store) for distance in self.distances)
+        for distance in self.distances:
+            yield self.run_at(model, distance, worker, store)
 
     def score_answers(self, model: Any, batch: Sequence[tuple[Any, OneNumberCase, str]]) -> Iterator[tuple[Any, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
@@ -252,8 +259,10 @@ def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: t
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     tokens, targets = lay_out_answers(cases, budget)
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
-    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
-    return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
+    losses = []
+    for part in zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True):
+        losses.append(model.losses(*part).double().sum(1))
+    return (-torch.cat(losses)).tolist()
 
 
 def lay_out_answers(cases: Sequence[OneNumberCase], budget: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,7 +290,9 @@ def map_counts_to_distance(counts: SavedCounts | None, method: Distance, length:
     if counts is None:
         return None
     keys = torch.arange(length).flip(0)
-    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]  # of the last query to the keys, nearest first
-    within = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
-    f = np.interp(within, np.arange(len(counts.f)), counts.f) if len(within) else within
+    # Of the last query to the keys, nearest first, so that index i is distance i.
+    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]
+    f = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
+    if len(f):
+        f = np.interp(f, np.arange(len(counts.f)), counts.f)
     return replace(counts, f=f.round().astype(np.int64))

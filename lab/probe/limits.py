@@ -43,7 +43,7 @@ last: there a value is None, a low limit 0, and a high limit None.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, isotonic_regression
@@ -76,7 +76,7 @@ class Design:
     @cached_property
     def points(self) -> tuple[Ints, Ints, Floats]:
         """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
-        reached = []
+        counts, passes, logs = [], [], []
         orders = np.zeros(1)
         for tests in range(1, self.looks[-1] + 1):
             # Logarithms, as the number of orders exceeds float64 from about 1,030 tests on.
@@ -85,11 +85,12 @@ class Design:
             if tests in self.looks:
                 stops = self.stops[self.looks.index(tests)]
                 passed = np.flatnonzero(stops & np.isfinite(orders))
-                reached.append((np.full(len(passed), tests), passed, orders[passed]))
+                counts.append(np.full(len(passed), tests))
+                passes.append(passed)
+                logs.append(orders[passed])
                 # No order continues after a stop, so that later points count only orders without an earlier one.
                 orders[stops] = -np.inf
-        counts, passes, logs = (np.concatenate(part) for part in zip(*reached, strict=True))
-        return counts, passes, logs
+        return np.concatenate(counts), np.concatenate(passes), np.concatenate(logs)
 
     def stopping_probabilities(self, shares: Floats) -> Floats:
         """Compute the probability of each stopping point at each true share, (shares, points)."""
@@ -99,7 +100,8 @@ class Design:
 
     def disagreement(self, shares: Floats) -> Floats:
         """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
-        from scipy.stats import binom  # here, because it takes half a second and only early stopping needs it
+        # Imported here, because it takes half a second and only early stopping needs it.
+        from scipy.stats import binom
 
         counts, passed, _ = self.points
         reached = self.stopping_probabilities(shares)
@@ -120,19 +122,24 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     """
     looks = (*range(round_size, tests, round_size), tests)
     doubts = doubts_at(tests, thresholds, looks)
+
+    def stop_below(level: float) -> Design:
+        return Design(thresholds, looks, tuple(doubt <= level for doubt in doubts))
+
+    # Sines put grid points at equal distances in standard deviations of a share, which vanish at 0 and 1.
     shares = np.sin(np.linspace(0, np.pi / 2, int(GRID * tests**0.5) + 2)[1:-1]) ** 2
-    levels = np.unique(np.concatenate([[0.0], *(doubt[doubt < 0.5] for doubt in doubts)]))
+    levels = np.unique(np.append(0.0, np.concatenate(doubts)))
+    levels = levels[levels < 0.5]
     # A higher level stops earlier and differs more often, so that bisection finds the largest level that is allowed.
     # Level 0 always is: there only a certain verdict stops.
     low, high = 0, len(levels)
     while high - low > 1:
         middle = (low + high) // 2
-        design = Design(thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
-        if design.disagreement(shares).max() <= MARGIN * error:
+        if stop_below(levels[middle]).disagreement(shares).max() <= MARGIN * error:
             low = middle
         else:
             high = middle
-    return Design(thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
+    return stop_below(levels[low])
 
 
 def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:
@@ -141,7 +148,9 @@ def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> 
     The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
     after all tests.
     """
-    out = {look: np.zeros(look + 1) for look in looks}
+    out = {}
+    for look in looks:
+        out[look] = np.zeros(look + 1)
     for threshold in thresholds:
         passes = (np.arange(tests + 1) >= fewest(tests, threshold)).astype(np.float64)  # F(t, .)
         for t in range(tests - 1, 0, -1):
@@ -151,7 +160,7 @@ def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> 
                 # Before the share so far agrees with the likely verdict, a stop would report the other one.
                 astray = (x / t >= threshold) != (passes > 0.5)
                 out[t] = np.maximum(out[t], np.where(astray, 1.0, np.minimum(passes, 1 - passes)))
-    return [out[look] for look in looks]
+    return list(out.values())
 
 
 def fewest(tests: int, threshold: float) -> int:
@@ -222,15 +231,38 @@ class LengthResult:
         return self.passed / self.tests
 
 
-def monotone_shares(results: Sequence[LengthResult]) -> Floats:
-    """Fit the shares by a non-increasing curve, weighted by tests; one value for each length."""
-    shares, weights = [r.accuracy for r in results], [r.tests for r in results]
-    return isotonic_regression(shares, weights=weights, increasing=False).x
+class Curve(NamedTuple):
+    """The results of several lengths as arrays of one value for each."""
+
+    lengths: list[int]
+    tests: Floats
+    passed: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def shares(self) -> Floats:
+        return self.passed / self.tests
+
+    @property
+    def largest_high(self) -> Floats:
+        """Find the largest upper limit of each length and all longer ones."""
+        return np.maximum.accumulate(self.high[::-1])[::-1]
+
+    def fit(self) -> Floats:
+        """Fit the shares by a non-increasing curve, weighted by tests."""
+        return isotonic_regression(self.shares, weights=self.tests, increasing=False).x
 
 
-def find_crossing(
-    lengths: Sequence[Any] | Floats, shares: Sequence[float] | Floats, threshold: float
-) -> tuple[Any, float]:
+def to_curve(results: Sequence[LengthResult]) -> Curve:
+    lengths, rows = [], []
+    for result in results:
+        lengths.append(result.length)
+        rows.append((result.tests, result.passed, result.low, result.high))
+    return Curve(lengths, *np.array(rows, dtype=np.float64).T)
+
+
+def find_crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> tuple[int, float]:
     """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
 
     Both are 0 where it begins below, and the last length where it never falls.
@@ -239,11 +271,12 @@ def find_crossing(
         >>> find_crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
         (256, 288.0)
     """
-    above = [share >= threshold for share in shares]
-    n = [*above, False].index(False)
-    if n in (0, len(above)):
-        last = lengths[n - 1] if n else 0
-        return last, float(last)
+    below = np.flatnonzero(np.asarray(shares) < threshold)
+    n = int(below[0]) if len(below) else len(lengths)
+    if n == 0:
+        return 0, 0.0
+    if n == len(lengths):
+        return lengths[-1], float(lengths[-1])
     fall = (shares[n - 1] - threshold) / (shares[n - 1] - shares[n])
     return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
 
@@ -253,23 +286,27 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
 
     Units: tokens, the smooth ones to a tenth.
     """
-    lengths = [r.length for r in results]
-    high_curve = np.maximum.accumulate([r.high for r in reversed(results)])[::-1]
-    step, _ = find_crossing(lengths, [r.accuracy for r in results], threshold)
-    _, smooth = find_crossing(lengths, monotone_shares(results), threshold)
-    low, smooth_low = find_crossing(lengths, np.minimum.accumulate([r.low for r in results]), threshold)
-    high, smooth_high = find_crossing(lengths, high_curve, threshold)
-    is_open = bool(high_curve[-1] >= threshold)
+    curve = to_curve(results)
+    lengths = curve.lengths
+    step, _ = find_crossing(lengths, curve.shares, threshold)
+    _, smooth = find_crossing(lengths, curve.fit(), threshold)
+    low, smooth_low = find_crossing(lengths, np.minimum.accumulate(curve.low), threshold)
+    high: int | None = None
+    smooth_high: float | None = None
+    # Without a limit below the threshold, the true value may lie beyond the last length.
+    if curve.high[-1] < threshold:
+        high, smooth_high = find_crossing(lengths, curve.largest_high, threshold)
+        smooth_high = round(smooth_high, 1)
     return {
         "threshold": threshold,
         "effective_length": step or None,
         "first_length": lengths[0],
         "last_length": lengths[-1],
         "low": low,
-        "high": None if is_open else high,
+        "high": high,
         "smooth": round(smooth, 1) or None,
         "smooth_low": round(smooth_low, 1),
-        "smooth_high": None if is_open else round(smooth_high, 1),
+        "smooth_high": smooth_high,
     }
 
 

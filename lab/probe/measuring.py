@@ -46,32 +46,39 @@ RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
     values = reach(results, threshold)
-    return {**values, "f_at_reach": None if values["reach"] is None else f_at(counts, int(values["reach"]))}
+    f = None
+    if values["reach"] is not None:
+        f = f_at(counts, int(values["reach"]))
+    return {**values, "f_at_reach": f}
 
 
 def found_by_distance(
     cases: Sequence[Mapping[str, Any]], distances: Sequence[int], *, confidence: float, seed: int
 ) -> list[Row]:
-    """Assign each number to the nearest of the distances, rising, and compute each one's share found with limits.
+    """Assign each number to the nearest of the distances, rising; compute each one's retrieval accuracy with limits.
 
-    `cases` are rows with `distances` and `found_each`, one entry a number, or neither, of one-number tests. Distances
-    without a number are left out. The limits are quantiles over tests drawn again with replacement.
+    `cases` are rows with `distances` and `found_each`, one entry a number. Distances without a number are omitted. The
+    limits are quantiles over tests sampled again with replacement.
     """
-    cases = [case for case in cases if "found_each" in case]
     if not cases:
         return []
+    of_numbers, found_each = [], []
+    for case in cases:
+        of_numbers.append(case["distances"])
+        found_each.append(case["found_each"])
     middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    near = np.searchsorted(middles, [case["distances"] for case in cases])[..., None] == np.arange(len(distances))
-    found_there = near & np.array([case["found_each"] for case in cases])[..., None]
-    tests, numbers = near.sum(1), found_there.sum(1)
-    picks = np.random.default_rng(seed).integers(0, len(cases), (RESAMPLES, len(cases)))
-    times = np.stack([np.bincount(pick, minlength=len(cases)) for pick in picks])
-    with np.errstate(invalid="ignore"):  # a distance that a draw lacks is nan
+    is_near = np.searchsorted(middles, of_numbers)[..., None] == np.arange(len(distances))
+    tests, numbers = is_near.sum(1), (is_near & np.array(found_each)[..., None]).sum(1)
+    # How often each sample has each test. Whole tests are sampled, as the numbers of one depend on each other.
+    times = np.zeros((RESAMPLES, len(cases)), dtype=np.int64)
+    picks = np.random.default_rng(seed).integers(0, len(cases), times.shape)
+    np.add.at(times, (np.arange(RESAMPLES)[:, None], picks), 1)
+    with np.errstate(invalid="ignore"):  # a distance that a sample lacks is nan
         shares = (times @ numbers) / (times @ tests)
     rows = []
-    for place, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
+    for k, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
         if n:
-            low, high = np.nanquantile(shares[:, place], [(1 - confidence) / 2, (1 + confidence) / 2])
+            low, high = np.nanquantile(shares[:, k], [(1 - confidence) / 2, (1 + confidence) / 2])
             share = {"score": float(found / n), "low": float(low), "high": float(high)}
             rows.append({"distance": int(distance), "n": int(n), "found": int(found), **share})
     return rows
@@ -133,7 +140,8 @@ class Measuring:
                 if not goes_on(f"probing: {probe.by} {result.length} {result.accuracy:.2f}"):
                     return None
         lengths = results[0]
-        saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
+        # Lines read f one value at a time, and a counter computes all of f at every call.
+        saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
         lines = [self.probe.record(result, origin, saved) for result in lengths]
         summary = self.probe.summarize(lengths, origin, saved)
         if self.distances is not None:
@@ -153,8 +161,9 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-            n_bytes = self.loss.n_bytes
-            summary["bits_per_byte"] = None if n_bytes is None else loss / math.log(2) / max(n_bytes, 1)
+            summary["bits_per_byte"] = None
+            if self.loss.n_bytes is not None:
+                summary["bits_per_byte"] = loss / math.log(2) / max(self.loss.n_bytes, 1)
         if self.recall is not None:
             # Ranks take every n-th target, so that each has targets of all bins; the rows return to their order.
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
@@ -183,9 +192,12 @@ class HeldOutLoss:
         if store.bytes is not None:
             settings.sidecars = {"bytes": store.bytes}
         packs = list(islice(PackStream(settings), n_packs))
-        self.n_bytes: int | None = None  # of the scored tokens of all ranks, in the original text
+        # Of the scored tokens of all ranks, in the original text: decoded text may have other bytes.
+        self.n_bytes: int | None = None
         if store.bytes is not None:
-            self.n_bytes = sum(int(pack.stored["bytes"][pack.targets >= 0].sum()) for pack in packs)
+            self.n_bytes = 0
+            for pack in packs:
+                self.n_bytes += int(pack.stored["bytes"][pack.targets >= 0].sum())
         self.packs = packs[rank::world_size]
         self.device = device
         self.buckets = data.window.bit_length() + 1
@@ -194,11 +206,13 @@ class HeldOutLoss:
         """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2)."""
         total = torch.zeros(self.buckets, 2, dtype=torch.float64, device=self.device)
         for pack in self.packs:
-            tokens, targets = (torch.from_numpy(x)[None].to(self.device) for x in (pack.tokens, pack.targets))
+            tokens = torch.from_numpy(pack.tokens)[None].to(self.device)
+            targets = torch.from_numpy(pack.targets)[None].to(self.device)
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
             losses = model(tokens, targets, segments)[0].double()
             sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
-            earlier = np.zeros(len(losses), dtype=np.int64)  # 0 for padding, which is not scored
+            # Padding keeps 0 earlier tokens. It has no loss and no target, so that its bucket gains nothing.
+            earlier = np.zeros(len(losses), dtype=np.int64)
             earlier[: sum(pack.lengths)] = visible_context(pack.lengths)
             # frexp writes c as m * 2^e with m in [0.5, 1), so that the exponent of an integer is its bit length
             bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))
@@ -215,6 +229,9 @@ def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device |
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:
-    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are left out."""
-    rows = enumerate(sums.tolist())
-    return {str(1 << bucket >> 1): loss / scored for bucket, (loss, scored) in rows if scored}
+    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are omitted."""
+    means = {}
+    for bucket, (loss, scored) in enumerate(sums.tolist()):
+        if scored:
+            means[str(1 << bucket >> 1)] = loss / scored
+    return means

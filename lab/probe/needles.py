@@ -54,8 +54,8 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
 
     Raises: DataError for a missing, broken or empty file.
     """
-    copy = None if run is None else run / KEPT
-    if copy is not None and copy.is_file():
+    if run is not None and (run / KEPT).is_file():
+        copy = run / KEPT
         try:
             return copy.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
@@ -164,14 +164,14 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
     """
     head, planted, tail = parts
     prompt = list(head)
-    starts = []
+    starts, depths = [], []
     for (begin, place), (ids, first) in zip(itertools.pairwise([0, *places]), planted, strict=True):
         prompt += hay[begin:place]
         starts.append(len(prompt) + first)
+        depths.append(place / max(1, len(hay)))
         prompt += ids
     prompt += hay[places[-1] :] + tail
-    depths = [place / max(1, len(hay)) for place in places]
-    return NeedleCase(prompt, numbers, depths, [len(prompt) - 1 - start for start in starts])
+    return NeedleCase(prompt, numbers, depths, (len(prompt) - 1 - np.array(starts)).tolist())
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
@@ -184,9 +184,7 @@ def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
 def encode_needle(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
     """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
-    start = text.index(number)
-    # The token before the number may contain its first digit, so that ends are compared rather than beginnings.
-    return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
+    return encoding.ids, encoding.char_to_token(text.index(number))
 
 
 def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
@@ -212,9 +210,12 @@ def first_numbers(text: str) -> set[str]:
     numbers = set()
     for part in (text, LIST_MARK.sub("", text, count=1)):
         first = NUMBER.search(part)
-        if first is not None:
-            grouped = (pattern.match(part, first.start()) for pattern in GROUPED)
-            numbers |= {NOT_DIGITS.sub("", match[0]) for match in (first, *grouped) if match is not None}
+        if first is None:
+            continue
+        for pattern in (NUMBER, *GROUPED):
+            match = pattern.match(part, first.start())
+            if match is not None:
+                numbers.add(NOT_DIGITS.sub("", match[0]))
     return numbers
 
 
@@ -231,7 +232,8 @@ def count_found(text: str, numbers: Sequence[str], *, inside: bool = False) -> i
         return sum(number in text for number in numbers)
     answered = set(NUMBER.findall(text))
     for pattern in GROUPED:
-        answered |= {NOT_DIGITS.sub("", group) for group in pattern.findall(text)}
+        for group in pattern.findall(text):
+            answered.add(NOT_DIGITS.sub("", group))
     return sum(number in answered for number in numbers)
 
 
@@ -267,7 +269,9 @@ def cut_haystack(
 def next_word(text: str, start: int) -> int:
     """Return the index of the next word, or 0 after the last word."""
     match = re.compile(r"\s\S").search(text, max(0, start - 1))
-    return match.start() + 1 if match and start else 0
+    if match is None or not start:
+        return 0
+    return match.start() + 1
 
 
 def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
@@ -275,8 +279,9 @@ def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator
     edges = np.ceil(np.arange(needles + 1) * DEPTH_RANGE / needles * n_hay).astype(int)
     places = []
     for low, high in itertools.pairwise(edges):
-        inside = boundaries[(boundaries >= low) & (boundaries < high)]
-        choices = inside if len(inside) else np.arange(low, max(high, low + 1))
+        choices = boundaries[(boundaries >= low) & (boundaries < high)]
+        if not len(choices):
+            choices = np.arange(low, max(high, low + 1))
         places.append(int(generator.choice(choices)))
     return places
 

@@ -53,14 +53,19 @@ def answer_cases(
     true for a text, it must be true for every text that begins with it.
     """
     for batch in batch_by_length(cases, rows):
-        batch_cases = [case for _, case in batch]
-        prompts = torch.from_numpy(np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for case in batch_cases]))
+        batch_cases, prompt_ids = [], []
+        for _, case in batch:
+            batch_cases.append(case)
+            prompt_ids.append(case.prompt_ids)
+        prompts = torch.from_numpy(np.array(prompt_ids, dtype=np.int64))
         generate = model
         if is_decided is not None:
             generate = partial(model, ended=partial(find_decided, tokenizer, is_decided, batch_cases))
         answers = []
         for (number, case), row in zip(batch, generate(prompts.to(device), budget).tolist(), strict=True):
-            ids = row[: row.index(stop_id)] if stop_id in row else row
+            ids = row
+            if stop_id in row:
+                ids = row[: row.index(stop_id)]
             answers.append((number, case, decode_answer(tokenizer, ids, case, is_decided)))
         yield answers
 
@@ -182,8 +187,8 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         A round has the same tests on any number of ranks. The model has `generate`, and for one-number tests `losses`.
         """
         finished = {value: store.load(value) for value in values}
-        rows: dict[int, list[Row]] = {value: [] for value in values}
-        passed = dict.fromkeys(values, 0)
+        rows: dict[int, list[Row]] = defaultdict(list)
+        passed: dict[int, int] = defaultdict(int)
         n_tests = n_run = 0
         start = time.perf_counter()
         for look in self.design.looks:
@@ -199,7 +204,10 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             if all(self.design.is_over(look, passed[value]) for value in values):
                 break
         total_s = time.perf_counter() - start
-        seconds = round(total_s * n_tests / n_run, 3) if n_run else None
+        seconds = None
+        if n_run:
+            # Stored tests took no time now. They count as those that were run.
+            seconds = round(total_s * n_tests / n_run, 3)
         results = []
         for value in values:
             low, high = exact_limits(self.design, n_tests, passed[value], self.config.confidence)
@@ -211,12 +219,13 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     ) -> list[tuple[tuple[int, int], Row]]:
         """Run this rank's share of tests, each a value and a number, and store every batch that is finished."""
         # A rank takes consecutive tests: these have few lengths, and only prompts of one length generate together.
-        start, stop = (len(tests) * rank // worker.world_size for rank in (worker.rank, worker.rank + 1))
+        start = len(tests) * worker.rank // worker.world_size
+        stop = len(tests) * (worker.rank + 1) // worker.world_size
         batches = answer_cases(
             model.generate,
             self.tokenizer,
             self.stop_id,
-            (((value, test), self.case(value, test)) for value, test in tests[start:stop]),
+            ((test, self.case(*test)) for test in tests[start:stop]),
             budget=self.budget,
             rows=self.config.rows(devices.kind(torch.device(self.device))),
             device=self.device,

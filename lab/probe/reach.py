@@ -1,4 +1,4 @@
-"""Reach: the largest distance at which a model finds the share `threshold` of numbers, as one definition for all files.
+"""Reach: the largest distance with a retrieval accuracy of at least `threshold`, as one definition for all files.
 
 A stretch of neighbouring distances shows the threshold if its pooled share is at least the threshold, and a share of
 threshold - MARGIN would pass as many tests with a probability of at most LEVEL / (number of distances):
@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc
 
-from lab.probe.limits import Floats, LengthResult, find_crossing, monotone_shares, share_limits
+from lab.probe.limits import Curve, Floats, LengthResult, find_crossing, share_limits, to_curve
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
 LEVEL = 0.02  # over all distances; stretches that overlap make it 5% of cases without a true reach
@@ -42,24 +42,27 @@ ONE = "found_by_distance"  # the metric of one-number tests, which training's ro
 FIELDS = ("consumed_tokens", "model", "method")  # in which the tests of a recorded reach agree with it
 
 
-def first_shown(results: Sequence[LengthResult], threshold: float, margin: float = MARGIN) -> int | None:
+def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | None:
     """Find the last index from which a stretch of distances shows the threshold; None if there is none."""
-    k = len(results)
+    k = len(curve.lengths)
     least = max(threshold - margin, 0.0)
-    passed, tests = (np.append(0, np.cumsum(counts)) for counts in zip(*((r.passed, r.tests) for r in results)))
+    # Differences of cumulative sums are the sums of every stretch.
+    passed, tests = np.append(0, np.cumsum(curve.passed)), np.append(0, np.cumsum(curve.tests))
     x = passed[None, 1:] - passed[:-1, None]  # of the stretch from row to column
     n = np.maximum(tests[None, 1:] - tests[:-1, None], 1)
     # The upper tail of a binomial, P(X >= x), as an incomplete beta function: it takes arrays, and no scipy.stats.
     p = np.where(x > 0, betainc(np.maximum(x, 1), np.maximum(n - x + 1, 1), least), 1.0)
     is_shown = np.triu((x / n >= threshold) & (p <= LEVEL / k))
     rows = np.flatnonzero(is_shown.any(1))  # first distances of stretches
-    return int(rows[-1]) if len(rows) else None
+    if not len(rows):
+        return None
+    return int(rows[-1])
 
 
 def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequence[LengthResult], Floats]:
     """Return the results from the distance on at which reach begins, or all, with their non-increasing fit."""
-    fitted = results[first_shown(results, threshold) or 0 :]
-    return fitted, monotone_shares(fitted).round(DIGITS)
+    fitted = results[find_start(to_curve(results), threshold) or 0 :]
+    return fitted, to_curve(fitted).fit().round(DIGITS)
 
 
 def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
@@ -70,22 +73,25 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
 
     Units: tokens, to a tenth.
     """
-    distances = [result.length for result in results]
-    high_curve = np.maximum.accumulate([result.high for result in reversed(results)])[::-1]
-    _, high = find_crossing(distances, high_curve, threshold)
-    values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": round(high, 1) or distances[0]}
-    if high_curve[-1] >= threshold:
-        values["reach_high"] = None
+    curve = to_curve(results)
+    distances = curve.lengths
+    values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": None}
+    if curve.high[-1] < threshold:
+        _, high = find_crossing(distances, curve.largest_high, threshold)
+        values["reach_high"] = round(high, 1) or distances[0]
     dips: list[int] = []
-    if first_shown(results, threshold) is not None:
-        fitted, shares = fit_reach(results, threshold)
-        farther = [result.length for result in fitted]
-        _, value = find_crossing(farther, shares, threshold)
+    start = find_start(curve, threshold)
+    if start is not None:
+        _, shares = fit_reach(results, threshold)
+        _, value = find_crossing(distances[start:], shares, threshold)
         values["reach"] = round(value, 1)
-        dips = [result.length for result in results if result.length < value and result.high < threshold]
-    start = first_shown(results, threshold, margin=0.0)
-    if start is not None:  # some distance of its stretch is at the threshold or above, so that reach is not nearer
-        _, low = find_crossing(distances[start:], np.minimum.accumulate([r.low for r in results[start:]]), threshold)
+        for distance, limit in zip(distances, curve.high, strict=True):
+            if distance < value and limit < threshold:
+                dips.append(distance)
+    start = find_start(curve, threshold, margin=0.0)
+    if start is not None:
+        # Some distance of the stretch is at the threshold or above, so that reach is not nearer than its first.
+        _, low = find_crossing(distances[start:], np.minimum.accumulate(curve.low[start:]), threshold)
         values["reach_low"] = round(max(low, float(distances[start])), 1)
     return {**values, "first_distance": distances[0], "last_distance": distances[-1], "dips": dips}
 
@@ -106,12 +112,13 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
     """Find the reach of recorded tests, by distance; f there lies between those of the distances around it."""
     results = []
+    f: list[Any] = []
     for distance, row in sorted(rows.items()):
         limits = share_limits(row["found"], row["n"], row.get("confidence", 0.95))
         results.append(LengthResult(distance, row["n"], row["found"], [], *limits))
+        f.append(row.get("f"))
     values = reach(results, threshold)
-    f: list[Any] = [rows[result.length].get("f") for result in results]
     f_at_reach = None
     if values["reach"] is not None and None not in f:
-        f_at_reach = round(np.interp(values["reach"], [result.length for result in results], f))
+        f_at_reach = round(np.interp(values["reach"], sorted(rows), f))
     return {**values, "f_at_reach": f_at_reach}

@@ -3,7 +3,7 @@
 The evidence of a target is an earlier token, d places back (lab.evidence). The target is scored twice, in nats and by
 whether it is the most likely token: with its whole context, and with the context cut just behind the evidence.
 
-    place          p - d       p - d + 1 .. p - 1     p
+    index          p - d       p - d + 1 .. p - 1     p
     token          evidence    what is between        target
     whole context  all of the piece before p; a piece is up to a training window of one document
     cut context    p - d + 1 .. p - 1 alone, d - 1 tokens, d >= 2
@@ -47,8 +47,12 @@ def half_octaves(window: int, first: int = 2) -> list[int]:
         >>> half_octaves(64), half_octaves(64, NEAR)
         ([2, 4, 6, 8, 11, 16, 23, 32, 45], [16, 23, 32, 45])
     """
-    edges = [2, *(round(2 ** (k / 2)) for k in range(4, 2 * window.bit_length()))]
-    return [edge for edge in edges if first <= edge <= LAST_BIN * window]
+    edges = []
+    for k in (2, *range(4, 2 * window.bit_length())):
+        edge = round(2 ** (k / 2))
+        if first <= edge <= LAST_BIN * window:
+            edges.append(edge)
+    return edges
 
 
 class Target(NamedTuple):
@@ -63,10 +67,10 @@ class Target(NamedTuple):
 
 @dataclass(eq=False)
 class RecallTest:
-    """Draws targets from documents, scores them with both contexts, and sums up what was found.
+    """Samples targets from documents, scores them with both contexts, and averages the scores.
 
     `edges` are the first distances of the bins, rising from 2 or more; the last bin ends at the window. At most `most`
-    targets are drawn of each. `without` adds a last bin, of targets without evidence. `stored` are the distances
+    targets are sampled of each. `without` adds a last bin, of targets without evidence. `stored` are the distances
     of a stored method, of all tokens of the documents but their first ones.
     """
 
@@ -82,33 +86,39 @@ class RecallTest:
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
-        numbered = []
+        self.pieces: list[IntArray] = []
+        owners: list[int] = []  # the document of each piece
+        lengths, tokens, targets, places = [], [], [], []
         for number, ids in enumerate(self.documents):
             for start in range(0, len(ids) - 1, self.window):
-                # pieces share one token: the target of the last token of a piece is the first of the next
-                numbered.append((number, np.asarray(ids[start : start + self.window + 1], dtype=np.int64)))
-        self.bins = [*zip(self.edges, [*(edge - 1 for edge in self.edges[1:]), self.window], strict=True)]
+                # Pieces share one token: the target of the last token of a piece is the first of the next.
+                piece = np.asarray(ids[start : start + self.window + 1], dtype=np.int64)
+                self.pieces.append(piece)
+                owners.append(number)
+                lengths.append(len(piece) - 1)
+                tokens.append(piece[:-1])
+                targets.append(piece[1:])
+                places.append(np.arange(1, len(piece)))
+        self.bins = [*zip(self.edges, [*(np.array(self.edges[1:]) - 1).tolist(), self.window], strict=True)]
         if self.without:
             self.bins.append((0, 0))
-        self.pieces = [piece for _, piece in numbered]
         self.targets: list[Target] = []
         self.shares = [0.0] * len(self.bins)
-        if not numbered:
+        if not self.pieces:
             return
-        lengths = [len(piece) - 1 for piece in self.pieces]
-        tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
-        distances = self.evidence.distances(tokens, targets, lengths, self.stored)
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        places = np.concatenate([np.arange(1, length + 1) for length in lengths])
+        distances = self.evidence.distances(np.concatenate(tokens), np.concatenate(targets), lengths, self.stored)
+        table = np.stack([np.repeat(np.arange(len(lengths)), lengths), np.concatenate(places), distances], axis=1)
         generator = np.random.default_rng(self.seed)
         for number, (low, high) in enumerate(self.bins):
             inside = np.flatnonzero((distances >= low) & (distances <= high))
-            self.shares[number] = len(inside) / len(tokens)
-            chosen = np.sort(generator.permutation(inside)[: self.most])
-            rows = zip(*(values[chosen].tolist() for values in (owners, places, distances)))
-            drawn = [Target(number, numbered[piece][0], piece, place, distance) for piece, place, distance in rows]
-            if len(drawn) >= FEWEST and len({target.document for target in drawn}) > 1:
-                self.targets += drawn
+            self.shares[number] = len(inside) / len(distances)
+            sampled, documents = [], set()
+            for piece, place, distance in table[np.sort(generator.permutation(inside)[: self.most])].tolist():
+                sampled.append(Target(number, owners[piece], piece, place, distance))
+                documents.add(owners[piece])
+            # The limits resample documents, so that a bin of one document has none.
+            if len(sampled) >= FEWEST and len(documents) > 1:
+                self.targets += sampled
 
     def scores(self, model: Any, targets: Sequence[Target], done: Callable[[int], object] = lambda _: None) -> Floats:
         """Score targets with both contexts; `done` is called with the number of contexts of each pass.
@@ -118,20 +128,24 @@ class RecallTest:
 
         Shapes: (targets, 4), in the columns of SCORES; without evidence both contexts are the whole one.
         """
-        texts = [self.pieces[target.piece][: target.place + 1] for target in targets]  # each ended by its target
-        texts += [text[-target.distance :] for text, target in zip(texts, targets)]
+        whole, cut = [], []  # each text ends with its target
+        for target in targets:
+            text = self.pieces[target.piece][: target.place + 1]
+            whole.append(text)
+            cut.append(text[-target.distance :])
+        texts = whole + cut
         out = np.zeros((2, len(texts)))
         # Longest first, so that the texts of a pass have about one length and little padding.
         waiting = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
         while waiting:
             rows = max(1, TOKENS_AT_ONCE // len(texts[waiting[0]]))
             numbers, waiting = waiting[:rows], waiting[rows:]
-            contexts = [torch.from_numpy(texts[number]) for number in numbers]
-            tokens = pad_sequence([text[:-1] for text in contexts], batch_first=True)
+            contexts = [torch.from_numpy(texts[number][:-1]) for number in numbers]
+            tokens = pad_sequence(contexts, batch_first=True)
             wanted = torch.full_like(tokens, IGNORE)
             # The target, the last token of a text, is not read: it is predicted at the index before.
-            for row, text in zip(wanted, contexts):
-                row[len(text) - 2] = text[-1]
+            for row, number in zip(wanted, numbers):
+                row[len(texts[number]) - 2] = int(texts[number][-1])
             out[:, numbers] = model.scores(tokens.to(self.device), wanted.to(self.device)).sum(-1).cpu().numpy()
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
@@ -143,9 +157,10 @@ class RecallTest:
         """
         if not self.targets:
             return []
-        bins, columns = np.unique([target.bin for target in self.targets], return_inverse=True)
-        documents, rows = np.unique([target.document for target in self.targets], return_inverse=True)
-        distances = np.array([target.distance for target in self.targets])
+        of_bins, of_documents, _, _, distances = np.array(self.targets).T
+        bins, columns = np.unique(of_bins, return_inverse=True)
+        documents, rows = np.unique(of_documents, return_inverse=True)
+        # Without evidence there is no cut, and the score is the loss itself.
         value = np.where(distances > 0, scores[:, 2] - scores[:, 0], scores[:, 0])
         size = len(documents)
         sums = np.zeros((size, len(bins), 7))
@@ -160,17 +175,18 @@ class RecallTest:
         ends = (1 - confidence) / 2, (1 + confidence) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
         middles = np.exp(logs[0] / n[0])
-        return [
-            {
-                **dict(zip(("distance", "last"), self.bins[number], strict=True)),
+        summaries = []
+        for k, number in enumerate(bins.tolist()):
+            first, last = self.bins[number]
+            row = {
+                "distance": first,
+                "last": last,
                 "middle": float(middles[k]),
                 "share": self.shares[number],
                 "n": int(n[0, k]),
                 "documents": int(np.count_nonzero(sums[:, k, 0])),
-                **{name: float(totals[0, k] / n[0, k]) for name, totals in zip(SCORES, of_scores, strict=True)},
-                "score": float(values[0, k]),
-                "low": float(lows[k]),
-                "high": float(highs[k]),
             }
-            for k, number in enumerate(bins.tolist())
-        ]
+            for name, totals in zip(SCORES, of_scores, strict=True):
+                row[name] = float(totals[0, k] / n[0, k])
+            summaries.append({**row, "score": float(values[0, k]), "low": float(lows[k]), "high": float(highs[k])})
+        return summaries

@@ -74,9 +74,8 @@ def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length
     draws = sample_draws(config.seed, test)
     prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
     encoding = tokenizer.encode(prompt.text)
-    ends = [end for _, end in encoding.offsets]
     last = len(encoding.ids) - 1
-    distances = [last - next(k for k, end in enumerate(ends) if end > place) for place in prompt.places]
+    distances = [last - encoding.char_to_token(place) for place in prompt.places]
     return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
 
 

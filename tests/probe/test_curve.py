@@ -1,29 +1,18 @@
-from dataclasses import dataclass
-
 import pytest
 
-from lab.probe.limits import effective_lengths, find_crossing, monotone_shares
-
-
-@dataclass
-class Outcome:
-    length: int
-    tests: int
-    accuracy: float
-    low: float = 0.0
-    high: float = 1.0
+from lab.probe.limits import LengthResult, effective_lengths, find_crossing, to_curve
 
 
 def outcomes(shares, tests=None, reach=0.0):
     sizes = tests or [10] * len(shares)
     return [
-        Outcome(128 * (k + 1), n, share, max(0.0, share - reach), min(1.0, share + reach))
+        LengthResult(128 * (k + 1), n, share * n, [], max(0.0, share - reach), min(1.0, share + reach))
         for k, (n, share) in enumerate(zip(sizes, shares, strict=True))
     ]
 
 
 def test_the_fit_is_pooled_by_tests():
-    shares = monotone_shares(outcomes([0.5, 1.0, 0.25], [30, 10, 10]))
+    shares = to_curve(outcomes([0.5, 1.0, 0.25], [30, 10, 10])).fit()
     assert shares.tolist() == pytest.approx([0.625, 0.625, 0.25])
 
 

@@ -118,7 +118,7 @@ def test_limits_of_needles_are_those_of_whole_cases_drawn_again(monkeypatch):
         {"distances": rng.integers(20, 120, 4).tolist(), "found_each": (rng.random(4) < rng.random()).tolist()}
         for _ in range(12)
     ]
-    rows = found_by_distance([*cases, {"found": 2}], [30, 60, 110], confidence=0.9, seed=4)
+    rows = found_by_distance(cases, [30, 60, 110], confidence=0.9, seed=4)
     draws, near = np.random.default_rng(4), {30: (0, 45), 60: (45.001, 85), 110: (85.001, 999)}
     samples = [[cases[k] for k in draws.integers(0, 12, 12)] for _ in range(60)]
 
