@@ -88,14 +88,14 @@ class PositionCounts:
         Raises: DataError as `add_positions`.
         """
         if position_ids is None:
-            if any(place >= 0 for place in anchors or ()):
+            if max(anchors or (-1,)) >= 0:
                 raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
-        # A separate counter receives the runs, so that nothing is counted if one of them is refused.
+        # A separate counter receives the runs, so that nothing is counted if one of them is rejected.
         added = self._empty()
         ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
-        ids = position_ids[: ends[-1] if len(ends) else 0]
+        ids = position_ids[: int(np.sum(lengths))]
         for run in np.split(ids, ends[:-1]):
             added._add_group(run)
         if anchors is not None and len(ids):
@@ -127,7 +127,8 @@ class PositionCounts:
         Shapes: int64, at most (max_len + 1,).
         Raises: DataError for a longer distance.
         """
-        by_ids = demand if by_ids is None else by_ids
+        if by_ids is None:
+            by_ids = demand
         if (longest := max(len(evidence), len(by_ids)) - 1) > self.max_len:
             raise DataError(f"evidence distance={longest}: must be at most max_len={self.max_len}")
         for counts, added in ((self.evidence, evidence), (self.demand, demand), (self.demand_by_ids, by_ids)):
@@ -144,11 +145,11 @@ class PositionCounts:
         Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
         """
         added = self._empty()
-        positions, documents = (np.asarray(x, dtype=np.int64) for x in (position_ids, doc_ids))
+        positions = np.asarray(position_ids, dtype=np.int64)
+        documents = np.asarray(doc_ids, dtype=np.int64)
         if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
-            raise DataError(
-                f"position_ids {positions.shape}: must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
-            )
+            rule = f"must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
+            raise DataError(f"position_ids {positions.shape}: {rule}")
         if mask not in MASKS:
             raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
         positions = np.broadcast_to(positions, documents.shape)
@@ -167,7 +168,8 @@ class PositionCounts:
         if mask == "causal":
             self._add_group(ids)
             return
-        order = np.argsort(docs, kind="stable")  # stable, so that the ids of a document keep their order
+        # Stable, so that the ids of a document keep their order.
+        order = np.argsort(docs, kind="stable")
         for group in np.split(ids[order], np.flatnonzero(np.diff(docs[order])) + 1):
             self._add_group(group)
         of_anchor = docs == 0
@@ -210,14 +212,17 @@ class PositionCounts:
 
     def frequency(self, kind: str | None = None) -> IntArray:
         """Return f(i) for 0 <= i < max_len of a kind of layer, or of that which encodes most; int64 (max_len,)."""
-        bound = max(self.encoded.values(), default=self.max_len) if kind is None else self.encoded[kind]
+        bound = max(self.encoded.values(), default=self.max_len)
+        if kind is not None:
+            bound = self.encoded[kind]
         longer = sum_to_the_end(self.lengths)[1:]  # segments of more than m tokens
+        # A distance method applies to full layers alone, so that a bound means plain distance.
         if self.rel_pos is None or bound < self.max_len:
             return (sum_to_the_end(longer) + self.gapped) * (np.arange(self.max_len) < bound)
         out = np.zeros(self.max_len, dtype=np.int64)
         places = np.arange(int(np.count_nonzero(longer)))
         for start in range(0, len(places), ROWS):
-            queries = places[start : start + ROWS]
+            queries = places[start : start + ROWS]  # no matrix of all queries, which takes gigabytes at 128K
             rel = np.floor(self.rel_pos(queries, places[: queries[-1] + 1]))
             for m, row in zip(queries, rel, strict=True):
                 seen = row[: m + 1]

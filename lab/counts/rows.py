@@ -65,7 +65,8 @@ def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
     longest = int(max(queries.max(), keys.max()))
     # The transform is circular: at twice the length, negative distances do not wrap around to positive ones.
     size = fft.next_fast_len(2 * longest + 1, real=True)
-    of_queries, of_keys = (fft.rfft(np.bincount(ids, minlength=size).astype(np.float64)) for ids in (queries, keys))
+    of_queries = fft.rfft(np.bincount(queries, minlength=size).astype(np.float64))
+    of_keys = fft.rfft(np.bincount(keys, minlength=size).astype(np.float64))
     out = np.zeros(max_len, dtype=np.int64)
     n = min(max_len, longest + 1)
     out[:n] = np.rint(fft.irfft(of_queries * of_keys.conj(), size)[:n])
@@ -73,7 +74,7 @@ def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
 
 
 def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None) -> IntArray:
-    """Count the earlier tokens that each token of packed runs sees, padding left out.
+    """Count the earlier tokens that each token of packed runs sees, without padding.
 
     `anchors` holds for each run the index in the row of its anchor, -1 for none.
 
@@ -85,6 +86,7 @@ def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None
     sizes = np.asarray(lengths, dtype=np.int64)
     begins = np.cumsum(sizes) - sizes
     if anchors is not None:
+        # A run with an anchor begins one token early, with the anchor itself.
         begins = begins - (np.asarray(anchors) >= 0)
     return np.arange(sizes.sum()) - np.repeat(begins, sizes)
 
@@ -104,7 +106,7 @@ def targets_by_context(
 
 
 def by_distance(distances: IntArray) -> IntArray:
-    """Count targets by evidence distance; those without evidence are left out.
+    """Count targets by evidence distance; those without evidence are omitted.
 
     Shapes: (targets,) -> int64 (longest distance + 1,).
     Example:

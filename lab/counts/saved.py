@@ -47,13 +47,24 @@ class SavedCounts:
         """
         try:
             with path.open("rb") as opened, np.load(opened) as file:
+                # Checked before an array is read: a damaged or foreign file could fill the memory.
                 size = sum(part.file_size for part in file.zip.infolist())
                 if size > MOST_BYTES:
                     raise ValueError(f"unpacks to {size:,} bytes")
-                targets = file["supervised_f"][0].item() if "supervised_f" in file else 0
-                sums = int(file["tokens"]), file.get("g"), file.get("g_unweighted"), targets
-                kinds = {name.removeprefix(OF_KIND): file[name] for name in file if name.startswith(OF_KIND)}
-                return cls(file["lengths"], file["f"], *sums, kinds, file.get("g_by_ids"))
+                kinds = {}
+                for name in file:
+                    if name.startswith(OF_KIND):
+                        kinds[name.removeprefix(OF_KIND)] = file[name]
+                return cls(
+                    lengths=file["lengths"],
+                    f=file["f"],
+                    tokens=int(file["tokens"]),
+                    g=file.get("g"),
+                    g_unweighted=file.get("g_unweighted"),
+                    targets=file["supervised_f"][0].item() if "supervised_f" in file else 0,
+                    kinds=kinds,
+                    g_by_ids=file.get("g_by_ids"),
+                )
         except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
@@ -63,20 +74,29 @@ class SavedCounts:
 
     def g_from(self, distance: int) -> float | None:
         """Return the demand from a distance on, in ids where these have gaps; None if not counted, or beyond."""
-        g = self.g if self.g_by_ids is None else self.g_by_ids
-        return g[distance:].sum().item() if g is not None and 0 <= distance < len(g) else None
+        g = self.g_by_ids
+        if g is None:
+            g = self.g
+        if g is None or not 0 <= distance < len(g):
+            return None
+        return g[distance:].sum().item()
 
     def profiles(self) -> dict[str, IntArray | FloatArray]:
         """Return f, and g where it was counted, by their names in pictures."""
-        return {F: self.f} if self.g is None else {F: self.f, G: self.g}
+        profiles: dict[str, IntArray | FloatArray] = {F: self.f}
+        if self.g is not None:
+            profiles[G] = self.g
+        return profiles
 
 
 Counted = PositionCounts | SavedCounts
 
 
 def f_at(counts: Counted | None, i: int) -> int | None:
-    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds."""
-    f = () if counts is None else counts.frequency()
+    """Return f(i); None without a counter, or if `i` is beyond what it counts."""
+    if counts is None:
+        return None
+    f = counts.frequency()
     return int(f[i]) if 0 <= i < len(f) else None
 
 
@@ -104,8 +124,7 @@ def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     rows = []
     for name, values in profiles.items():
         edges = np.array(bin_edges(len(values), BINS))
-        means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
-        middles = (edges[:-1] + edges[1:] - 1) / 2
-        points = zip(middles.tolist(), map(float, means))
-        rows += [{"profile": name, "distance": at, "per distance": mean or None} for at, mean in points]
+        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
+            mean = float(values[begin:end].sum() / (end - begin))
+            rows.append({"profile": name, "distance": (begin + end - 1) / 2, "per distance": mean or None})
     return rows

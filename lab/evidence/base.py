@@ -67,8 +67,9 @@ def in_ids(distances: IntArray, ids: IntArray) -> IntArray:
         >>> in_ids(np.array([0, 0, 2, 3]), np.array([0, 1, 7, 8])).tolist()  # the last sees the evidence at id 1
         [0, 0, 7, 8]
     """
-    places = np.arange(len(ids)) + 1 - distances  # of the evidence; one too far where there is none, so 0 is read
-    return np.where(distances > 0, ids - ids[places * (distances > 0)] + 1, 0)
+    # Without evidence the index would be that of the next token, beyond the end for the last one.
+    places = np.where(distances > 0, np.arange(len(ids)) + 1 - distances, 0)
+    return np.where(distances > 0, ids - ids[places] + 1, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

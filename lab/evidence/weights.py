@@ -47,17 +47,19 @@ class ByEvidence(Section):
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
-        bounds = [bound for interval in self.keep for bound in interval]
-        if not bounds or bounds[0] < 0 or any(low > high for low, high in self.keep):
+        lows, highs = np.array(self.keep or [(0, -1)]).T
+        if lows[0] < 0 or (lows > highs).any():
             yield self.fault("keep", "must be intervals [low, high] with 0 <= low <= high; for instance [[0, 96]]")
-        elif any(low <= before[1] for before, (low, _) in zip(self.keep, self.keep[1:])):
+        elif (lows[1:] <= highs[:-1]).any():
             yield self.fault("keep", "must be intervals that rise and do not overlap; join or sort them")
-        elif self.control in ("near", "kind") and bounds[1] < 1:
+        elif self.control in ("near", "kind") and highs[0] < 1:
             yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse intervals that leave nothing out, distances in ids without gaps, and a corpus without labels."""
-        farthest = run.reach if self.distance == "ids" else run.data.window
+        farthest = run.data.window
+        if self.distance == "ids":
+            farthest = run.reach
         if self.keep[-1][1] >= farthest - 1 and len(self.keep) == 1:
             yield run.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
         if self.distance == "ids" and run.skip is None:
@@ -67,8 +69,10 @@ class ByEvidence(Section):
 
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""
-        inside = [(distances >= low) & (distances <= high) for low, high in ((0, 0), *self.keep)]
-        return ~np.any(inside, axis=0)
+        outside = distances != 0
+        for low, high in self.keep:
+            outside &= (distances < low) | (distances > high)
+        return outside
 
     def dropped(
         self, distances: IntArray, scored: Flags, generator: np.random.Generator, answers: Flags | None = None
@@ -84,12 +88,15 @@ class ByEvidence(Section):
         if self.fraction < 1:
             places = places[generator.random(len(places)) < self.fraction]
         low, high = self.keep[0]
+        # A distance of 0 is no evidence, even if the first interval begins there.
         nearer = scored & (distances >= max(low, 1)) & (distances <= high)
         if self.control == "kind":
             assert answers is not None, "read from the sidecar file of the shards"
             places = sample_matched(places, answers, nearer, generator)
-        elif self.control != "none":
-            places = sample(nearer if self.control == "near" else scored, len(places), generator)
+        elif self.control == "near":
+            places = sample(nearer, len(places), generator)
+        elif self.control == "random":
+            places = sample(scored, len(places), generator)
         out[places] = True
         return out
 

@@ -80,7 +80,7 @@ def build_tests(
     if distances is not None:
         config = replace(config, distances=tuple(distances))
     # Errors name the haystack by the caller's argument.
-    source = "haystack"
+    source: str | None = "haystack"
     if haystack is None:
         haystack, source = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS), None
     read = read_tokenizer(tokenizer)

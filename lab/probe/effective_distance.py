@@ -93,6 +93,10 @@ class DistanceProbe(Probe[OneNumberCase]):
         Raises: ConfigError, DataError.
         """
         config, tokenizer = self.config, self.tokenizer
+        (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
+        needles.check_spelling(
+            tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
+        )
         samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
         leads, sizes = set(), []
@@ -112,10 +116,6 @@ class DistanceProbe(Probe[OneNumberCase]):
         self.reachable = range(tail + self.lead + after, self.prompt_tokens - len(self.head) - place)
         self.required = 1
         self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
-        (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        needles.check_spelling(
-            tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
-        )
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from lab.core.errors import DataError
 from lab.data import synthetic
@@ -184,7 +184,14 @@ def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
 def encode_needle(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
     """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
-    return encoding.ids, encoding.char_to_token(text.index(number))
+    return encoding.ids, find_token(encoding, text.index(number))
+
+
+def find_token(encoding: Encoding, index: int) -> int:
+    """Find the first token that contains a character of a number."""
+    token = encoding.char_to_token(index)
+    assert token is not None, "a tokenizer that drops digits is rejected before"
+    return token
 
 
 def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:

@@ -75,7 +75,7 @@ def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length
     prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
     encoding = tokenizer.encode(prompt.text)
     last = len(encoding.ids) - 1
-    distances = [last - encoding.char_to_token(place) for place in prompt.places]
+    distances = [last - needles.find_token(encoding, place) for place in prompt.places]
     return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
 
 

@@ -39,10 +39,9 @@ class Skip(Method):
     def length_faults(self, n_tokens: int) -> list[str]:
         """List the parameters' faults for a sample of `n_tokens`, as lines that begin with the field."""
         if self.target_len < n_tokens:
-            return [
-                f"target_len={self.target_len}: must be >= n_tokens={n_tokens}, or the ids do not fit below it (the "
-                "paper trains on samples of 30% of the target window); raise it or shorten the sample"
-            ]
+            why = "or the ids do not fit below it (the paper trains on samples of 30% of the target window)"
+            rule = f"must be >= n_tokens={n_tokens}, {why}"
+            return [self.fault("target_len", f"{rule}; raise it or shorten the sample")]
         return []
 
     def joint_rules(self, run: Any) -> Iterator[str]:
@@ -52,9 +51,9 @@ class Skip(Method):
         if self.target_len <= run.data.window:
             rule = f"must be > data.window={run.data.window}, or there is nothing to skip; raise it"
             yield run.fault("skip.target_len", rule)
-        if self.selects and run.data.mode != "concatenated":
-            yield run.fault("skip.selection", "needs windows of several documents; set data.mode: concatenated")
         if self.selects:
+            if run.data.mode != "concatenated":
+                yield run.fault("skip.selection", "needs windows of several documents; set data.mode: concatenated")
             yield from run.out_of_order("skip.selection")
 
     @property

@@ -87,6 +87,7 @@ class Pose(Skip):
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
         """Shift the second chunk by a random skip: int64 (n_tokens,)."""
+        # The order of the two draws is part of the data order: it must not change.
         first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
         skip = generator.integers(0, self.target_len - n_tokens, endpoint=True)
         ids = np.arange(n_tokens, dtype=np.int64)
@@ -104,6 +105,7 @@ class Rpes(Skip):
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
         """Choose ids at random and sort them: int64 (n_tokens,)."""
+        # Sorted below, so that a shuffle would only cost time.
         chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
         return np.sort(chosen.astype(np.int64))
 
@@ -132,6 +134,7 @@ class LongRecipe(Skip):
         """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,)."""
         assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
         others = len(sentence_lengths) - 1
+        # The first sentence is in slot 0, so that the others are in slots from 1 on.
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
         return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
 
@@ -183,8 +186,9 @@ def skip_positions(
 def sentence_faults(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
     """List the faults of the sentence lengths, as lines that begin with the argument."""
     if not config.needs_sentences:
-        rule = f"would be ignored, {config.method} does not look at sentences; leave it out"
-        return [] if lengths is None else [f"sentence_lengths: {rule}"]
+        if lengths is None:
+            return []
+        return [f"sentence_lengths: would be ignored, {config.method} does not look at sentences; leave it out"]
     is_row = lengths is not None and lengths.ndim == 1 and lengths.dtype.kind in "iu"
     if is_row and lengths.sum() == n_tokens and lengths.min() > 0:
         return []

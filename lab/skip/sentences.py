@@ -56,6 +56,7 @@ def split_sentences(ids: Sequence[int] | np.ndarray, ends: BoolArray) -> IntArra
         array([3, 2, 1])
     """
     closing = ends[np.asarray(ids, dtype=np.int64)]
+    # The text after the last mark is a sentence too. A slice, as an empty sequence has no last token.
     closing[-1:] = True
     return np.diff(np.flatnonzero(closing), prepend=-1)
 
@@ -63,8 +64,11 @@ def split_sentences(ids: Sequence[int] | np.ndarray, ends: BoolArray) -> IntArra
 def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
     """Return for each token id, bool (vocab_size,), whether its text holds a mark; special tokens have no text."""
     n_ids = max(tokenizer.get_vocab().values()) + 1
-    texts = tokenizer.decode_batch([[token] for token in range(n_ids)])
-    return np.array([any(mark in text for mark in MARKS) for text in texts], dtype=np.bool_)
+    ends = np.zeros(n_ids, dtype=np.bool_)
+    # Decoded one by one: in a longer text a decoder may join or strip what a token holds.
+    for token, text in enumerate(tokenizer.decode_batch([[token] for token in range(n_ids)])):
+        ends[token] = not set(MARKS).isdisjoint(text)
+    return ends
 
 
 def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) -> BoolArray:
@@ -86,7 +90,8 @@ def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generat
     """
     order = generator.permutation(np.flatnonzero(remaining))
     sizes = lengths[order]
-    room = budget - (np.cumsum(sizes) - sizes)  # before each draw
+    # What is left of the budget before each draw: below 0, a sentence keeps no token.
+    room = budget - (np.cumsum(sizes) - sizes)
     drawn = np.zeros(len(lengths), dtype=np.int64)
     drawn[order] = np.clip(room, 0, sizes)
     return drawn
