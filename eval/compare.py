@@ -33,7 +33,7 @@ from textwrap import wrap
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, Form, Request, file_in, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
 from eval.engine.grid_text import WRITERS, format_heading, to_table
 from eval.engine.records import COLUMNS, WIDER, list_results, read_records
 from eval.engine.rows import WIDEST, Result, fitted, natural_key
@@ -235,7 +235,7 @@ def join(request: Request) -> Result:
     output = None if request.folder is None else file_in(request.folder, "compare.txt")
     if output is not None and output.suffix not in WRITERS:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
-    with unpacked(request.places) as places:
+    with unpacked(request.positional) as places:
         cells, older = arrange(read_records(places), request.options.by)
     fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]
     records = cells[fields].rename(columns={"alike": "protocol"}).to_dict("records")
@@ -252,9 +252,16 @@ def join(request: Request) -> Result:
     return Result(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
 
 
-MISSING = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-FORM = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=list_results, missing=MISSING)
-main = partial(run, "compare", __doc__, FORM, join)
+SPEC = EvaluationSpec(
+    name="compare",
+    description=__doc__,
+    options=CompareOptions,
+    excluded=OF_RUNS,
+    each=False,
+    takes=list_results,
+    missing="PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options",
+)
+main = partial(run, SPEC, join)
 
 
 if __name__ == "__main__":

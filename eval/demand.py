@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from eval.engine.command import Form, Request, run
+from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
 from lab.core import command, errors, launch, schema
@@ -169,13 +169,16 @@ def chart(profiles: Mapping[str, Any], title: str) -> Any:
     )
 
 
-FORM = Form(
-    lacks=("--distance", "--frequency"),
+SPEC = EvaluationSpec(
+    name="demand",
+    description=__doc__,
+    excluded=("--distance", "--frequency"),
     takes=lambda place: place.suffix == ".yaml" or (place / source.CONFIG).is_file(),  # not the files of a TEXT
     missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
+    settings=partial(command.settings_lines, DemandOptions),
+    stopped=command.NOTHING_WRITTEN,
 )
-OWN = partial(command.settings_lines, DemandOptions)
-main = partial(run, "demand", __doc__, FORM, report, settings=OWN, stopped=command.NOTHING_WRITTEN)
+main = partial(run, SPEC, report)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class FoundByDistance(run.Measure):
 
     kind = "distance"
     options: DistanceOptions
-    form = command.Form(options=DistanceOptions, several=True)
+    spec = command.EvaluationSpec(options=DistanceOptions, several=True, replaces=False)
 
     def prepare(self) -> None:
         """Build the tests and the methods."""

@@ -59,7 +59,7 @@ class Entropy(run.OnTexts):
 
     kind = "entropy"
     options: EntropyOptions
-    form = command.Form(options=EntropyOptions)
+    spec = command.EvaluationSpec(options=EntropyOptions)
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.rows import Result, columns_text
 from lab.core import command, schema
@@ -82,8 +82,10 @@ def compute_shares(per_token: FloatArray, options: FrequencyOptions) -> Iterator
         }
 
 
-FORM = Form(options=FrequencyOptions, lacks=OF_RUNS, each=False, missing="")
-main = partial(run, "frequency", __doc__, FORM, report)
+SPEC = EvaluationSpec(
+    name="frequency", description=__doc__, options=FrequencyOptions, excluded=OF_RUNS, each=False, missing=""
+)
+main = partial(run, SPEC, report)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from tokenizers import Tokenizer
 
-from eval.engine.command import Form, Request, run
+from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, mark, tally, token_texts
 from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
@@ -54,7 +54,7 @@ NAMED = 8  # labels at most that the picture names
 
 def analyse(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
-    models, folder, options = request.places, request.folder, request.options
+    models, folder, options = request.positional, request.folder, request.options
     if len(models) != 2 or folder is None:
         words = " ".join(map(str, models))
         raise ConfigError(f"BASE TUNED={words}: must be two models, the first arguments, and -o FOLDER; see --help")
@@ -179,8 +179,16 @@ def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> 
     )
 
 
-FORM = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")
-main = partial(run, "impact", __doc__, FORM, analyse, stopped=NOTHING_WRITTEN)
+SPEC = EvaluationSpec(
+    name="impact",
+    description=__doc__,
+    options=ImpactConfig,
+    excluded=("--distance", "--frequency"),
+    each=False,
+    missing="",
+    stopped=NOTHING_WRITTEN,
+)
+main = partial(run, SPEC, analyse)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class LineRetrieval(run.Measure):
 
     kind = "lines"
     options: LinesOptions
-    form = command.Form(options=LinesOptions)
+    spec = command.EvaluationSpec(options=LinesOptions)
     alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
     named_by = (*subject.SUBJECT, *alike, "asked")
     columns = (

@@ -130,7 +130,7 @@ class Passkey(run.Measure):
 
     kind = "passkey"
     options: PasskeyOptions
-    form = command.Form(options=PasskeyOptions)
+    spec = command.EvaluationSpec(options=PasskeyOptions)
     alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")
     named_by = (*alike, "length", "depth")
 

@@ -42,7 +42,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import CellOptions, Form
+from eval.engine.command import CellOptions, EvaluationSpec
 from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
@@ -114,7 +114,7 @@ class Perplexity(Measure):
 
     kind = "perplexity"
     options: PerplexityOptions
-    form = Form(options=PerplexityOptions)
+    spec = EvaluationSpec(options=PerplexityOptions)
     alike = ("protocol", "texts", "stride", "n")
     named_by = (*SUBJECT, *alike, "length")
     unit = "window"

@@ -80,9 +80,6 @@ class SkipOptions(schema.Section):
 
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **skip.SKIP_METHODS}
-FORM = command.Form(
-    lacks=("--distance", "--frequency"), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
-)
 
 
 def show(request: command.Request) -> Result:
@@ -294,7 +291,15 @@ def settings() -> list[str]:
     return lines
 
 
-main = partial(command.run, "positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
+SPEC = command.EvaluationSpec(
+    name="positions",
+    description=__doc__,
+    excluded=("--distance", "--frequency"),
+    missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
+    settings=settings,
+    stopped=NOTHING_WRITTEN,
+)
+main = partial(command.run, SPEC, show)
 
 
 if __name__ == "__main__":

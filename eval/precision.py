@@ -96,7 +96,7 @@ class Precision(run.OnTexts):
 
     kind = "precision"
     options: PrecisionOptions
-    form = command.Form(options=PrecisionOptions)
+    spec = command.EvaluationSpec(options=PrecisionOptions)
 
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and reject methods that a shift changes in exact arithmetic."""

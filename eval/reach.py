@@ -34,7 +34,7 @@ from textwrap import fill
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
 from eval.engine.reach_points import COLUMNS, DEMAND, collect_settings, read_points
 from eval.engine.records import is_run, read_runs
 from eval.engine.regression import (
@@ -80,7 +80,7 @@ class ReachOptions(Section):
 def analyse(request: Request) -> Result:
     """Fit and compare; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
-    with unpacked(request.places) as places:
+    with unpacked(request.positional) as places:
         runs = read_runs(places)
         settings = collect_settings(runs)
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
@@ -222,9 +222,16 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{"least f": arms["least f"].min(), "most f": arms["most f"].max()})
 
 
-MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-FORM = Form(options=ReachOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
-main = partial(run, "reach", __doc__, FORM, analyse)
+SPEC = EvaluationSpec(
+    name="reach",
+    description=__doc__,
+    options=ReachOptions,
+    excluded=OF_RUNS,
+    each=False,
+    takes=is_run,
+    missing="RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo",
+)
+main = partial(run, SPEC, analyse)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Recall(run.OnTexts):
 
     kind = "recall"
     options: RecallOptions
-    form = command.Form(options=RecallOptions)
+    spec = command.EvaluationSpec(options=RecallOptions)
 
     def prepare(self) -> None:
         """Read the documents and draw the targets.

@@ -25,7 +25,7 @@ from lab.core.startup import check_system
 
 try:
     check_system()
-    from lab.core.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
+    from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, show
     from lab.core.errors import nearest
     from lab.core.output import guard
     from lab.core.schema import TAGS
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in HELP:
         show("\n".join([str(__doc__), *(f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items())]))
-        return 0 if words else WRONG
+        return 0 if words else EXIT_BAD_INPUT
     if words == ["--version"]:
         show(f"probe-lab {version('probe-lab')}")
         return 0
@@ -119,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in commands():
         near = f"did you mean {OTHERWISE[words[0]]}?" if words[0] in OTHERWISE else nearest(words[0], commands())
         show(f"{words[0]}: unknown command; {near}", error=True)
-        return WRONG
+        return EXIT_BAD_INPUT
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     try:
         runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:  # while the command's module imports others
         show(NOTHING_WRITTEN, error=True)
-        return STOPPED
+        return EXIT_STOPPED
     return 0
 
 

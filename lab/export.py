@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.core import chart, plugins
-from lab.core.command import Syntax, Words, run, start
+from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
 from lab.core.files import write_atomic
 from lab.core.yaml import flatten
@@ -51,7 +51,8 @@ from lab.runs.folder import RunFolder
 from lab.runs.probe_records import shown_reach
 from lab.runs.source import EXPERIMENT, find_place
 
-SYNTAX = Syntax(
+SPEC = CommandSpec(
+    description=__doc__,
     flags=("--weights_only",),
     values=("-o",),
     missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
@@ -88,23 +89,23 @@ f(i): pairs of tokens i apart that attention saw in training. g(d): targets whos
 """
 
 
-def export(words: Words) -> str:
+def export(args: Arguments) -> str:
     """Write the folder, and return a summary."""
-    output = words.options.o
+    output = args.options.o
     if output is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o exported")
-    if find_place(Path(words.places[0])).is_hugging_face:
-        raise CheckpointError(f"{words.places[0]}: is a Hugging Face folder already; copy it, or give a run folder")
-    model = open_model(words.places[0], words.settings)
+    if find_place(Path(args.positional[0])).is_hugging_face:
+        raise CheckpointError(f"{args.positional[0]}: is a Hugging Face folder already; copy it, or give a run folder")
+    model = open_model(args.positional[0], args.settings)
     had = model.method
-    name_positions(model.model, weights_only=words.options.weights_only)
+    name_positions(model.model, weights_only=args.options.weights_only)
     export_model(model, Path(output))
     assert model.folder is not None, "a run"
     write_card(model, model.folder, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = model.decoder.cfg.n_parameters()
     what = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
-    options = ["--weights_only"] * words.options.weights_only + [f"--{key}={v}" for key, v in words.settings.items()]
+    options = ["--weights_only"] * args.options.weights_only + [f"--{key}={v}" for key, v in args.settings.items()]
     return f"{what}\n{publishing(model, model.folder, Path(output), options)}"
 
 
@@ -236,7 +237,7 @@ def publishing(model: OpenedModel, run: Path, output: Path, options: Sequence[st
     return "\n".join(["to publish it, each checkpoint on a branch of its name:", *lines])
 
 
-main = partial(run, __doc__, work=export, syntax=SYNTAX)
+main = partial(run, SPEC, export)
 
 
 if __name__ == "__main__":

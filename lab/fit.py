@@ -26,35 +26,37 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from lab.config import Experiment, load_experiment
-from lab.core.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines, show
+from lab.core.command import NOTHING_WRITTEN, Arguments, CommandSpec, run, show
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
 from lab.train.environment import check_preflight
 from lab.train.meeting import tell
 
 Work = Callable[[Experiment, Namespace], str | int]
-SYNTAX = Syntax(
+SPEC = CommandSpec(
+    description=__doc__,
+    options=Experiment,
     flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
     values=("-o", "--memory_gib", "--utilisation"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
 
-def parse(words: Words) -> Experiment:
+def parse(args: Arguments) -> Experiment:
     """Read the config and its overrides, refusing options that contradict each other or would be ignored."""
-    options = words.options
+    options = args.options
     for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run"), ("--utilisation", "dry_run")):
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
-    flags = [flag for flag in SYNTAX.flags if getattr(options, flag.lstrip("-"))]
+    flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
     if len(flags) > 1:
         raise ConfigError(*(f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]))
-    return load_experiment(Path(words.places[0]), words.settings)
+    return load_experiment(Path(args.positional[0]), args.settings)
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -66,12 +68,12 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     """Print the config where that is asked for, or do some work with it and the options; return the exit status."""
     launch = read_launch(os.environ)
 
-    def checked(words: Words) -> str | int:
+    def checked(args: Arguments) -> str | int:
         try:
-            experiment = parse(words)
-            if words.options.print_config:
+            experiment = parse(args)
+            if args.options.print_config:
                 return experiment.to_yaml().rstrip("\n")
-            return work(experiment, words.options)
+            return work(experiment, args.options)
         except Exception as error:
             if not isinstance(error, LabError):  # which comes with a traceback here, and with a line elsewhere
                 tell(f"{type(error).__name__} ({first_line(error)})", launch)
@@ -84,9 +86,9 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
         tell(fault, launch)
 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
-    stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
-    lines = partial(settings_lines, Experiment)
-    return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, report=report)
+    if "--profile" in arguments:
+        stopped = NOTHING_WRITTEN
+    return run(replace(SPEC, stopped=stopped), checked, arguments, report=report)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lab.config import Experiment, load_experiment
-from lab.config.sections import override
+from lab.config.settings import nest
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.schema import validated
 from lab.core.yaml import part
@@ -153,8 +153,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     if others:
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
-    values: dict[str, Any] = {}
-    override(values, overrides)
+    values = nest(overrides)
     chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from lab.core.command import Bar, Syntax, Words, read_options, run, settings_lines, start
+from lab.core.command import Arguments, Bar, CommandSpec, read_options, run, start
 from lab.core.errors import ConfigError
 from lab.core.schema import PathText, Positive
 from lab.data.tokenizer import load_tokenizer
@@ -45,7 +45,6 @@ from lab.model.huggingface.pretrained import save_pretrained
 from lab.runs.source import FREE, TOKENIZER, find_place, tokenizer_of
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
-SYNTAX = Syntax(places=None, values=("-o",))
 Models = dict[Path, OpenedModel]
 
 
@@ -63,20 +62,20 @@ class MergeOptions(MergeConfig):
     """Merge so many of the newest checkpoints of one run folder, newest first."""
 
 
-def merge(words: Words) -> str:
+def merge(args: Arguments) -> str:
     """Read the command line, merge, write the folder, and return a summary."""
-    options: MergeOptions = read_options(MergeOptions, words.settings)
-    paths = [Path(word) for word in words.places]
+    options: MergeOptions = read_options(MergeOptions, args.settings)
+    paths = [Path(word) for word in args.positional]
     if options.last is not None:
         if len(paths) != 1:
             raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
         paths = newest_checkpoints(paths[0], options.last)
     listed = ", ".join(map(str, paths))
-    shares = options.weights if "weights" in words.settings else (1 / len(paths),) * len(paths)
+    shares = options.weights if "weights" in args.settings else (1 / len(paths),) * len(paths)
     wanted = None if options.positions is None else Path(options.positions)
     if len(paths) < 2:
         raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")
-    if words.options.o is None:
+    if args.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
     if len(shares) != len(paths):
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
@@ -94,10 +93,10 @@ def merge(words: Words) -> str:
     ids: dict[str, Any] = {}  # each that of the first model that has one
     for model in reversed(models.values()):
         ids |= {name: number for name, number in token_ids(model).items() if number is not None}
-    save_pretrained(merged, words.options.o, train_len=train_len, token_ids=ids, files=files)
+    save_pretrained(merged, args.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
     n = merged.cfg.n_parameters()
-    return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
+    return f"{args.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 
 def refuse_differences(models: Models) -> None:
@@ -156,7 +155,8 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
         parameter.copy_(total)
 
 
-main = partial(run, __doc__, work=merge, syntax=SYNTAX, settings=partial(settings_lines, MergeOptions))
+SPEC = CommandSpec(description=__doc__, positional=None, values=("-o",), options=MergeOptions)
+main = partial(run, SPEC, merge)
 
 
 if __name__ == "__main__":

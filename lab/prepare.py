@@ -17,19 +17,24 @@ from functools import partial
 from pathlib import Path
 
 from lab.config import load_experiment
-from lab.core.command import Syntax, Words, run, settings_lines, start
+from lab.core.command import Arguments, CommandSpec, run, settings_lines, start
 from lab.core.errors import ConfigError
 from lab.core.launch import cores
 from lab.data.config import DataConfig
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder
 
-SYNTAX = Syntax(missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
+SPEC = CommandSpec(
+    description=__doc__,
+    missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
+    settings=partial(settings_lines, DataConfig, prefix="data."),
+    stopped="interrupted; finished tasks are kept, run the same command to continue",
+)
 
 
-def carry_out(words: Words) -> str:
+def carry_out(args: Arguments) -> str:
     """Prepare, and return a summary."""
-    overrides = dict(words.settings)
+    overrides = dict(args.settings)
     task = overrides.pop("task", None)
     first, _, stride = str("0/1" if task is None else task).partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
@@ -39,7 +44,7 @@ def carry_out(words: Words) -> str:
         raise ConfigError(
             f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
         )
-    data = load_experiment(Path(words.places[0]), overrides).data
+    data = load_experiment(Path(args.positional[0]), overrides).data
     summary = prepare(data, workers=workers, tasks=slice(int(first), None, int(stride))).summary
     if data.upsample is None:
         return summary
@@ -48,9 +53,7 @@ def carry_out(words: Words) -> str:
     return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
-LINES = partial(settings_lines, DataConfig, prefix="data.")
-STOPPED = "interrupted; finished tasks are kept, run the same command to continue"
-main = partial(run, __doc__, work=carry_out, syntax=SYNTAX, settings=LINES, stopped=STOPPED)
+main = partial(run, SPEC, carry_out)
 
 
 if __name__ == "__main__":

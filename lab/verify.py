@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from lab.config import load_experiment
-from lab.core.command import FAILED, Bar, Syntax, Words, run, show, start
+from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.core.files import FileEntry, entries_of, faults_in, read_object, sha256
 from lab.data import sidecars
@@ -31,7 +31,9 @@ from lab.runs.folder import RunFolder
 from lab.runs.manifest import BEGINS, RECORDS, find_faults
 from lab.runs.saved_state import read_state
 
-SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
+SPEC = CommandSpec(
+    description=__doc__, missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards"
+)
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
 Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
 
@@ -133,11 +135,11 @@ def check_order(folder: RunFolder, name: str) -> None:
         consumed, step = record["consumed_tokens"], record.get("step", step)
 
 
-def carry_out(words: Words) -> int:
+def carry_out(args: Arguments) -> int:
     """Verify a path, print every fault and what was read, and return the exit status."""
-    if words.settings:
-        raise ConfigError(f"--{next(iter(words.settings))}: unknown option; leave it out")
-    path = Path(words.places[0])
+    if args.settings:
+        raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
+    path = Path(args.positional[0])
     faults: list[str] = []
     for check in Bar(list(list_checks(path)), desc="verify", leave=False):
         try:
@@ -151,10 +153,10 @@ def carry_out(words: Words) -> int:
         show(line, error=True)
     count = f"{len(set(faults))} faults" if faults else "no fault"
     show(f"{len(sizes):,} files, {sum(sizes):,} bytes: {count}", error=bool(faults))
-    return FAILED if faults else 0
+    return EXIT_FAILURE if faults else 0
 
 
-main = partial(run, __doc__, work=carry_out, syntax=SYNTAX)
+main = partial(run, SPEC, carry_out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 from lab import cli
 from lab.config import Experiment
 from lab.core import command
-from lab.core.command import Syntax
+from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
 from lab.core.files import AGAIN
 from lab.core.schema import settings_in
@@ -53,8 +53,8 @@ def main_of(name):
 
 def form_of(name):
     """Return the class of an evaluation's options, if it has one."""
-    form = getattr(getattr(main_of(name), "__self__", None), "form", None) or getattr(module_of(name), "FORM", None)
-    return form and form.options
+    spec = getattr(getattr(main_of(name), "__self__", None), "spec", None) or getattr(module_of(name), "SPEC", None)
+    return spec and spec.options
 
 
 def printed(name, words, capsys):
@@ -119,7 +119,7 @@ def test_the_console_command_answers_mistakes(capsys, words, status, start):
     assert bool(out) == (start == "")
 
 
-SYNTAX = Syntax(flags=("--plot",), values=("-o",), lists=("--weights",))
+SPEC = CommandSpec(flags=("--plot",), values=("-o",), lists=("--weights",))
 READ = {  # words, and the settings of a run
     "run --n=3 --m 4": {"n": 3, "m": 4},
     "run --n -1": {"n": -1},
@@ -142,7 +142,7 @@ OPTIONS |= {words: (["run"], None, False, None, settings) for words, settings in
 
 @pytest.mark.parametrize(("words", "expected"), OPTIONS.items(), ids=OPTIONS)
 def test_words(words, expected):
-    places, options, settings = SYNTAX.read(words.split())
+    places, options, settings = SPEC.read(words.split())
     assert (places, options.o, options.plot, options.weights, settings) == expected
     assert [*map(type, settings.values())] == [*map(type, expected[-1].values())]
 
@@ -162,7 +162,7 @@ def test_words(words, expected):
 )
 def test_words_that_cannot_be_read_are_one_line(words, start):
     with refused(start, error=ConfigError):
-        SYNTAX.read(shlex.split(words))
+        SPEC.read(shlex.split(words))
 
 
 def test_every_path_and_name_is_text():
@@ -201,7 +201,7 @@ def raising(error):
     ],
 )
 def test_statuses(work, status, out, err, capsys):
-    assert command.run("Describe.", ["x"], work) == status
+    assert command.run(CommandSpec(), work, ["x"]) == status
     assert capsys.readouterr() == (out, err)
 
 

@@ -189,5 +189,5 @@ def run(module, words, monkeypatch):
     return main(words) if inspect.signature(main).parameters else main() or 0
 
 
-def read_requests(read, words, form):
-    stop(*read(words, form))
+def read_requests(read, args, spec):
+    stop(*read(args, spec))

@@ -2,7 +2,7 @@
 
 import json
 
-from lab.fit import SYNTAX, parse
+from lab.fit import SPEC, parse
 from lab.train.run import profile_experiment
 from tests.fits import CONFIG, load, settings_of
 from tests.refusals import refused
@@ -22,4 +22,4 @@ def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path
 
 def test_a_folder_without_a_profile_is_refused():
     with refused("-o=out: would be ignored"):
-        parse(SYNTAX.read([str(CONFIG), "-o", "out"]))
+        parse(SPEC.read([str(CONFIG), "-o", "out"]))

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from lab.config import load_experiment
+from lab.config.settings import base_for
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
@@ -17,7 +18,6 @@ from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.runs.source import base_for
 from lab.train.starting import check_vocabulary, room_warning
 from tests.fits import SPEED, load, records
 from tests.forked import python

@@ -8,7 +8,7 @@ from eval.distance import main as distance
 from eval.reach import main as reach
 from lab.cli import main as probe_lab
 from lab.config import load_experiment
-from lab.core.command import Syntax
+from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
 from lab.sweep.planning import plan
 from tests.forked import ROOT
@@ -32,7 +32,7 @@ def test_a_number_with_a_unit_is_written_out(text, number):
 
 def test_one_dash_is_answered_with_two():
     with pytest.raises(ConfigError, match="^-resume: .*; write --resume$"):
-        Syntax(flags=("--resume",)).read(["a.yaml", "-resume"])
+        CommandSpec(flags=("--resume",)).read(["a.yaml", "-resume"])
 
 
 @pytest.mark.parametrize("command", [distance, reach])

@@ -5,9 +5,10 @@ Shared are -o FOLDER, --plot, --json, --distance and --frequency. MODEL and RUN 
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,7 +17,7 @@ from eval.engine.methods import expand, is_model, method_overrides, name_paths, 
 from eval.engine.rows import RESULTS, Result, document, write_rows
 from lab.core import command, errors, launch, schema, yaml
 from lab.core.chart import altair, save
-from lab.core.command import Syntax, Words, read_options, settings_lines, show
+from lab.core.command import Arguments, read_options, settings_lines, show
 from lab.core.rows import Row
 from lab.positions.methods import PositionConfig
 
@@ -38,33 +39,34 @@ SHARED = {  # option: default and meaning
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """What a command takes; without `options` its settings are those of a run, read elsewhere.
+class EvaluationSpec(command.CommandSpec):
+    """What an evaluation takes; without `options` its settings are those of a run, read elsewhere."""
 
-    `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
-    one replaces the model's own. `each` is whether several models are measured one by one, `takes` what of the matches
-    of a pattern is a model.
-    """
-
-    options: type[Any] | None = None
-    lacks: tuple[str, ...] = ()
-    several: bool = False
-    lone: bool = False
-    each: bool = True
-    takes: Callable[[Path], object] = is_model
+    name: str = ""
+    positional: int | None = None
+    flags: tuple[str, ...] = ("--plot", "--json")
+    values: tuple[str, ...] = ("-o", "--frequency")
+    lists: tuple[str, ...] = ("--distance",)
     missing: str = MODEL
+    stopped: str = command.CONTINUES
+    excluded: tuple[str, ...] = ()
+    """Shared options that make no sense for the command."""
+    several: bool = False
+    """Whether one --distance may name several methods."""
+    replaces: bool = True
+    """Whether a single method of --distance replaces the model's own."""
+    each: bool = True
+    """Whether several models are measured one by one."""
+    takes: Callable[[Path], object] = is_model
+    """Which matches of a pattern are models."""
 
-    @property
-    def syntax(self) -> Syntax:
-        return Syntax(None, ("--plot", "--json"), ("-o", "--frequency"), ("--distance",), self.missing)
-
-    def lines(self, settings: Sequence[str] = ()) -> list[str]:
-        """Describe the options: the command's own, the shared ones, the parameters of position methods."""
-        listed = settings_lines(self.options) if self.options is not None else list(settings)
-        listed += [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.lacks]
-        if "--distance" not in self.lacks:
-            listed += ["", *settings_lines(PositionConfig, prefix="position.", heading="Position methods")]
-        return listed
+    def list_settings(self) -> list[str]:
+        """Describe the command's own options, the shared ones, and the parameters of position methods."""
+        lines = super().list_settings()
+        lines += [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.excluded]
+        if "--distance" not in self.excluded:
+            lines += ["", *settings_lines(PositionConfig, prefix="position.", heading="Position methods")]
+        return lines
 
 
 class Request(NamedTuple):
@@ -80,7 +82,7 @@ class Request(NamedTuple):
     plots: bool
     folder: Path | None = None
     distances: tuple[str, ...] = ()
-    places: tuple[Path, ...] = ()
+    positional: tuple[Path, ...] = ()
 
     def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Result:
         """Return the result. -o writes its rows to FOLDER/NAME.jsonl, --plot plots NAME.png there or in results/.
@@ -97,33 +99,24 @@ class Request(NamedTuple):
         return Result(text, rows, written, picture)
 
 
-def run(
-    name: str,
-    description: str | None,
-    form: Form,
-    measure: Callable[[Request], Result],
-    arguments: Sequence[str],
-    *,
-    settings: Callable[[], Sequence[str]] = tuple,
-    stopped: str = command.CONTINUES,
-) -> int:
+def run(spec: EvaluationSpec, measure: Callable[[Request], Result], arguments: Sequence[str]) -> int:
     """Read the command line, measure, print the results, and return the exit status."""
 
-    def work(words: Words) -> int:
-        launch.check_copies(os.environ, f"start one with probe-lab {name}")
+    def work(args: Arguments) -> int:
+        launch.check_copies(os.environ, f"start one with probe-lab {spec.name}")
         results: list[Result] = []
-        with printing_to_stderr() if words.options.json else contextlib.nullcontext():
-            for request in read_requests(words, form):
+        with printing_to_stderr() if args.options.json else contextlib.nullcontext():
+            for request in read_requests(args, spec):
                 results.append(measure(request))
-                if not words.options.json:
+                if not args.options.json:
                     show(results[-1].full_text)
-        if words.options.json:
-            show(document(name, results))
-        return command.WRONG if getattr(sys.stdout, "lost", False) else 0
+        if args.options.json:
+            show(document(spec.name, results))
+        return command.EXIT_BAD_INPUT if getattr(sys.stdout, "lost", False) else 0
 
-    lines = lambda: form.lines(settings())  # noqa: E731
-    text = f"{description}{MODELS if form.missing == MODEL else ''}"
-    return command.run(text, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
+    if spec.missing == MODEL:
+        spec = dataclasses.replace(spec, description=f"{spec.description}{MODELS}")
+    return command.run(spec, work, arguments)
 
 
 @contextlib.contextmanager
@@ -141,43 +134,59 @@ def printing_to_stderr() -> Iterator[None]:
         os.close(stdout)
 
 
-def read_requests(words: Words, form: Form) -> Iterator[Request]:
+def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     """Read a command line: a request for each model, or one for all.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    named = words.options
-    places = expand(words.places, form.takes)
-    settings = dict(words.settings)
-    if named.plot:
+    models = expand(args.positional, spec.takes)
+    settings = dict(args.settings)
+    if args.options.plot:
         altair()  # a missing package is an error before time is spent
-    faults = [
-        f"{option}: is no option of this command; leave it out"
-        for option in form.lacks
-        if getattr(named, option.lstrip("-"))
-    ]
     # Position methods are the model's; the settings that remain are the command's own.
-    moved = () if "--distance" in form.lacks else [key for key in settings if key.partition(".")[0] == "position"]
-    overrides = yaml.flatten({key: settings.pop(key) for key in moved})
+    overrides: dict[str, Any] = {}
+    if "--distance" not in spec.excluded:
+        for key in args.settings:
+            if key.partition(".")[0] == "position":
+                overrides |= yaml.flatten({key: settings.pop(key)})
     distances: list[str] = []
-    for text in named.distance or ():
+    for text in args.options.distance or ():
         distances += split_words(text)
-    if len(distances) > 1 and not form.several:
-        faults.append(f"--distance={errors.brief(','.join(distances))}: give one; probe-lab probe compares several")
-    for kind, word in (("distance", distances), ("frequency", named.frequency)):
-        beside = [key for key in overrides if word and key.startswith(f"position.{kind}.")]
-        faults += [f"--{key}: would be ignored beside --{kind}; leave one of them out" for key in beside]
-    if form.options is None and faults:
+    methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
+    faults = find_contradictions(args, spec, methods, overrides)
+    if len(distances) > 1 and not spec.several:
+        faults.append(f"--distance={errors.brief(methods['distance'])}: give one; probe-lab probe compares several")
+    options: Any = settings
+    if spec.options is not None:
+        options = read_options(spec.options, settings, faults)
+    elif faults:
         raise errors.ConfigError(*faults)
-    options = settings if form.options is None else read_options(form.options, settings, faults)
-    replaces = len(distances) == 1 and (form.lone or not form.several)
-    methods = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
-    folder = None if named.o is None else Path(named.o)
-    measured = places if form.each else places[:1] or [Path()]
-    for place, own_name in zip(measured, name_paths(measured), strict=True):
-        position = {**overrides, **method_overrides(place, methods, longest(options))}
-        where = folder / own_name if folder is not None and len(measured) > 1 else folder
-        yield Request(place, options, position, named.plot, where, tuple(distances), tuple(places))
+    if len(distances) != 1 or not spec.replaces:
+        methods["distance"] = None
+    measured = models if spec.each else models[:1] or [Path()]
+    for model, own_name in zip(measured, name_paths(measured), strict=True):
+        position = {**overrides, **method_overrides(model, methods, longest(options))}
+        folder = None
+        if args.options.o is not None:
+            folder = Path(args.options.o)
+            if len(measured) > 1:
+                folder /= own_name
+        yield Request(model, options, position, args.options.plot, folder, tuple(distances), tuple(models))
+
+
+def find_contradictions(
+    args: Arguments, spec: EvaluationSpec, methods: Mapping[str, str | None], overrides: Mapping[str, Any]
+) -> list[str]:
+    """List the options that the command does not have, and position settings beside a method that replaces them."""
+    faults = []
+    for option in spec.excluded:
+        if getattr(args.options, option.lstrip("-")):
+            faults.append(f"{option}: is no option of this command; leave it out")
+    for name, method in methods.items():
+        for key in overrides:
+            if method and key.startswith(f"position.{name}."):
+                faults.append(f"--{key}: would be ignored beside --{name}; leave one of them out")
+    return faults
 
 
 def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:

@@ -150,7 +150,7 @@ class NeedleMeasure(run.Measure):
 
     kind = "probe"
     options: ProbeOptions
-    form = command.Form(options=ProbeOptions, several=True, lone=True)
+    spec = command.EvaluationSpec(options=ProbeOptions, several=True)
 
     def prepare(self) -> None:
         """Replace the run's own settings by the options, choose the lengths and build the tests.

@@ -9,7 +9,7 @@ The file's docstring is the help text. It declares its options and a subclass of
     class Passkey(Measure):
         kind = "passkey"                         the command's name, and that of its files
         options: PasskeyOptions
-        form = Form(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
+        spec = EvaluationSpec(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
         alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
 
@@ -38,7 +38,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -72,7 +72,7 @@ class Measure:
     """A measure of one model, as the module's docstring explains."""
 
     kind: ClassVar[str]
-    form: ClassVar[command.Form]
+    spec: ClassVar[command.EvaluationSpec]
     named_by: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Sequence[Column]] = ()
@@ -91,7 +91,7 @@ class Measure:
     def main(cls, arguments: Sequence[str]) -> int:
         one = lambda request: cls.select_measure(request)(request, open_subject(request)).run()  # noqa: E731
         text = sys.modules[cls.__module__].__doc__
-        return command.run(cls.kind, text, cls.form, one, arguments, stopped=cls.stopped)
+        return command.run(replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped), one, arguments)
 
     @classmethod
     def select_measure(cls, request: command.Request) -> type[Measure]:

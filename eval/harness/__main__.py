@@ -78,7 +78,7 @@ class Harness(run.Measure):
 
     kind = "harness"
     options: HarnessOptions
-    form = command.Form(options=HarnessOptions, lacks=("--plot",))
+    spec = command.EvaluationSpec(options=HarnessOptions, excluded=("--plot",))
     named_by = NAMED_BY
 
     def prepare(self) -> None:

@@ -29,7 +29,7 @@ from eval.engine.rows import Results, short_hash, to_text
 from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
 from lab.core import errors, files
-from lab.core.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
+from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.rows import Row
 from lab.core.yaml import flatten
 from lab.sweep import jobs
@@ -37,7 +37,9 @@ from lab.sweep.planning import PlannedRun, plan, planned_run
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
-SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",))
+SPEC = CommandSpec(
+    description=__doc__, flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",), stopped=CONTINUES
+)
 WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 
@@ -134,7 +136,7 @@ def run_command(words: Sequence[str], log: Path | None = None) -> str | None:
     show(text if log is None else f"{text}   output: {log}")
     job = jobs.Job(text, [sys.executable, "-m", *words], log)
     status = jobs.run_jobs([job])
-    if status == STOPPED:
+    if status == EXIT_STOPPED:
         raise KeyboardInterrupt
     return f"{text}: ended with status {status}: {job.last_line}" if status else None
 
@@ -162,14 +164,14 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
             yield format_command(shlex.split(command))
 
 
-def work(words: Words) -> str | int:
+def work(args: Arguments) -> str | int:
     """Run what the command line asks for, and return what to print, or the exit status once it is printed."""
-    options = words.options
-    if words.settings:
-        raise errors.ConfigError(*(f"--{name}: unknown option; see --help" for name in words.settings))
-    if not words.places:
+    options = args.options
+    if args.settings:
+        raise errors.ConfigError(*(f"--{name}: unknown option; see --help" for name in args.settings))
+    if not args.positional:
         return list_tables()
-    name = words.places[0]
+    name = args.positional[0]
     table = read_table(name, mini=options.mini)
     folder = Path(options.o) if options.o else result_folder(name, mini=options.mini)
     if options.dry_run:
@@ -209,7 +211,7 @@ def list_tables() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run(__doc__, [*arguments] or ["--list"], work, syntax=SYNTAX, stopped=CONTINUES)
+    return run(SPEC, work, [*arguments] or ["--list"])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import OF_RUNS, Form, Request, file_in, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
 from eval.engine.records import is_run
 from eval.engine.rows import RESULTS, Result
 from eval.report.data import Runs, read_runs, shares
@@ -57,7 +57,7 @@ def make_report(request: Request) -> Result:
     output = file_in(request.folder, "report.html", RESULTS)
     if output.suffix not in (".html", ".png", ".svg"):
         raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
-    with unpacked(request.places) as places:
+    with unpacked(request.positional) as places:
         runs = read_runs(places)
     drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]
     names = list(runs.runs["run"])
@@ -168,9 +168,16 @@ def literal(value: Any) -> Markup:
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
-MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-FORM = Form(options=ReportOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
-main = partial(run, "report", __doc__, FORM, make_report)
+SPEC = EvaluationSpec(
+    name="report",
+    description=__doc__,
+    options=ReportOptions,
+    excluded=OF_RUNS,
+    each=False,
+    takes=is_run,
+    missing="RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo",
+)
+main = partial(run, SPEC, make_report)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Literal
 import pandas as pd
 
 from eval.engine.cases import ChatOptions, Turn
-from eval.engine.command import Form
+from eval.engine.command import EvaluationSpec
 from eval.engine.rows import RESULTS, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
@@ -81,7 +81,7 @@ class Ruler(Measure):
 
     kind = "ruler"
     options: RulerOptions
-    form = Form(options=RulerOptions, lacks=("--plot",))
+    spec = EvaluationSpec(options=RulerOptions, excluded=("--plot",))
     named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source", "chat")
 
     def prepare(self) -> None:

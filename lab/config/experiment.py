@@ -9,7 +9,6 @@ defaults, and of the precision, as JSON with sorted keys. Settings that do not c
 that is added to the lab later, at its default, renames nothing.
 """
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -18,20 +17,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lab.config.sections import (
-    RunConfig,
-    StartConfig,
-    TrackConfig,
-    TrainConfig,
-    fill_in,
-    fill_in_tags,
-    imply_text,
-    override,
-)
-from lab.core.errors import ConfigError
-from lab.core.plugins import digest_of, load_plugins
+from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
+from lab.config.settings import config_name, load_settings
+from lab.core.plugins import digest_of
 from lab.core.schema import PathText, Section, given, plain, validated
-from lab.core.yaml import flatten, format_yaml, read_yaml
+from lab.core.yaml import flatten, format_yaml
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
 from lab.evidence.base import Asked
@@ -43,7 +33,6 @@ from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
-from lab.runs.source import CONFIG, EXPERIMENT, inherit, read_run_config
 from lab.skip.methods import SkipConfig
 
 AUTO = "auto"  # the run.name that is replaced
@@ -171,30 +160,12 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
     Raises: ConfigError with one line per fault.
     """
-    is_of_run = path.name in (CONFIG, EXPERIMENT)
-    values = read_run_config(path) if is_of_run else read_yaml(path)
-    if {"parameters", "command"} <= values.keys():
-        raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
-    overrides = flatten(overrides or {})
-    if "plugins" in overrides:
-        load_plugins(overrides["plugins"])
-    else:
-        load_plugins(values.get("plugins"), str(path), path.parent if is_of_run else None)
-    # What a run inherits depends on what it leaves out, the command line included, so that overrides are applied to a
-    # copy first. They are applied to the file's values afterwards, as tags of the file must be known by then.
-    imply_text(values, overrides)
-    whole = copy.deepcopy(values)
-    override(whole, overrides)
-    inherit(values, whole)
-    fill_in_tags(values)  # before the overrides, which drop the keys of a member they replace
-    override(values, overrides)
-    fill_in_tags(values)
-    name = path.stem if path.stem != "config" else path.parent.name
-    fill_in(values, name)
-    experiment = validated(Experiment, values)
+    settings = load_settings(path, overrides or {})
+    experiment = validated(Experiment, settings)
     if experiment.run.name != AUTO:
         return experiment
-    return replace(experiment, run=replace(experiment.run, name=automatic_name(experiment, name)))
+    name = automatic_name(experiment, config_name(path))
+    return replace(experiment, run=replace(experiment.run, name=name))
 
 
 def automatic_name(experiment: Experiment, config: str) -> str:

@@ -1,33 +1,20 @@
-"""The sections of a run that no other part owns, and the settings that are derived from others; no torch."""
+"""The sections of a run that no other part owns; no torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from lab.core.errors import LONGEST_NAME, is_plain_name, is_short
-from lab.core.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
-from lab.data.config import CORPORA, Bpe, DataConfig
-from lab.data.tokenizer import load_tokenizer
-from lab.positions.string import paper_parameters
-from lab.probe.config import STEP, STEPS
+from lab.core.errors import LONGEST_NAME, is_plain_name
+from lab.core.schema import MOST, Length, PathText, Positive, Section, Seed
 
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")
 HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
 WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps whole; 8.4 GiB for 1.49B parameters
-USUAL = {  # members of tagged unions that need not be named
-    "data.corpus.name": "synthetic",
-    "data.tokenizer.method": "bpe",
-    "position.frequency.method": "rope",
-    "position.distance.method": "plain",
-    "mask.method": "causal",
-    "evidence.method": "repeat",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,70 +168,3 @@ class RunConfig(Section):
     @property
     def path(self) -> Path:
         return Path(self.folder) / self.name
-
-
-def fill_in(values: dict[str, Any], name: str) -> None:
-    """Fill in omitted settings that are derived from others."""
-    default(values, "run.name", name)
-    data, model = section(values, "data"), section(values, "model")
-    tokenizer = section(data, "tokenizer")
-    path = tokenizer.get("path")
-    if tokenizer.get("method") == "bpe":
-        size = tokenizer.get("vocab_size")
-        model.setdefault("vocab_size", size if isinstance(size, int) else Bpe.vocab_size)
-    elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is refused later
-        model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
-    distance = section(section(values, "position"), "distance")
-    window = data.get("window", DataConfig.window)
-    if isinstance(window, int) and values.get("probe", {}) is not None:  # null turns probes off
-        section(values, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
-    if distance.get("method") == "string" and "shift" not in distance and isinstance(window, int):
-        distance.update({**paper_parameters(window), **distance})
-
-
-def fill_in_tags(values: dict[str, Any]) -> None:
-    """Fill in the tags of unions that were left out."""
-    if "path" in section(section(values, "data"), "tokenizer"):
-        default(values, "data.tokenizer.method", "file")
-    if "path" in section(section(values, "data"), "corpus"):
-        default(values, "data.corpus.name", "text")
-    for dotted, tag in USUAL.items():
-        default(values, dotted, tag)
-
-
-def imply_text(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Add the corpus text to overrides that set only data.corpus.path, if the file's corpus reads no path.
-
-    Another corpus takes the default sizes of tests, as the file's fit the words of its own.
-    """
-    corpus = section(section(values, "data"), "corpus")
-    name = corpus.get("name", "text" if "path" in corpus else USUAL["data.corpus.name"])
-    settings = getattr(CORPORA.get(str(name)), "__dataclass_fields__", {})
-    if "data.corpus.path" in overrides and "path" not in settings:
-        overrides.setdefault("data.corpus.name", "text")
-    if overrides.get("data.corpus.name", name) != name and isinstance(probe := values.get("probe"), dict):
-        for size in ("answer_budget", "max_length", "step", "distance_tests", "distance_points"):
-            probe.pop(size, None)
-
-
-def default(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a setting that was left out."""
-    *parents, last = dotted.split(".")
-    reduce(section, parents, values).setdefault(last, value)
-
-
-def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Set dotted keys; changing the tag of a union drops the keys of the member that was there."""
-    for dotted in sorted(overrides, key=lambda key: key.split(".")[-1] not in TAGS):
-        *parents, last = dotted.split(".")
-        node = reduce(section, parents, values)
-        if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
-            node.clear()
-        node[last] = overrides[dotted]
-
-
-def section(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a section, made where it is missing; a value of another type is left for the reader to refuse."""
-    if values.get(key) is None:  # or a YAML key with nothing below it
-        values[key] = {}
-    return values[key] if isinstance(values[key], dict) else {}

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -25,7 +25,9 @@ from lab.core.plugins import TRUSTED
 from lab.core.schema import TAGS, Section, adapter, docs_of, settings_in, validated, values_of
 from lab.core.yaml import parse_yaml
 
-FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+EXIT_STOPPED = 75  # by a signal, after saving
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
@@ -39,35 +41,47 @@ LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
 SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
 
-class Words(NamedTuple):
-    """The words before the first option, the options, and the settings by name."""
+class Arguments(NamedTuple):
+    """The arguments before the options, the options, and the settings by name."""
 
-    places: list[str]
+    positional: list[str]
     options: argparse.Namespace
     settings: dict[str, Any]
 
 
-class Syntax(NamedTuple):
-    """The grammar of a command line apart from its settings.
+@dataclass(frozen=True, kw_only=True)
+class CommandSpec:
+    """What a command takes, and what its help says."""
 
-    `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several, which may be repeated. `missing` is the fault where no word comes before the options,
-    {word} being the first of these.
-    """
-
-    places: int | None = 1
+    description: str | None = ""
+    """Text of --help."""
+    positional: int | None = 1
+    """Largest number of arguments before the options; None for any."""
     flags: tuple[str, ...] = ()
+    """Options without a value."""
     values: tuple[str, ...] = ()
+    """Options with one value."""
     lists: tuple[str, ...] = ()
+    """Options with several values, which may be repeated."""
     missing: str = ""
+    """Error if no argument comes before the options; {word} is the first one."""
+    options: type[Any] | None = None
+    """Class of the command's settings, which --help=all lists."""
+    settings: Callable[[], Sequence[str]] = tuple
+    """Function that lists the settings for --help=all, of a command without such a class."""
+    stopped: str = NOTHING_WRITTEN
+    """Message after Ctrl-C."""
 
-    def read(self, words: Sequence[str]) -> Words:
+    def list_settings(self) -> list[str]:
+        return list(self.settings()) if self.options is None else settings_lines(self.options)
+
+    def read(self, arguments: Sequence[str]) -> Arguments:
         """Read a command line.
 
         Raises: ConfigError.
         Example:
-            >>> Syntax(values=("-o",)).read(["run", "--n=3", "-o", "out", "--fast"])
-            Words(places=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
+            >>> CommandSpec(values=("-o",)).read(["run", "--n=3", "-o", "out", "--fast"])
+            Arguments(positional=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
         """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for name in self.flags:
@@ -77,20 +91,25 @@ class Syntax(NamedTuple):
         for name in self.lists:
             parser.add_argument(name, nargs="+", action="extend")
         try:
-            options, rest = parser.parse_known_args(list(words))
+            options, rest = parser.parse_known_args(list(arguments))
         except argparse.ArgumentError as error:
             raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
-        places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
-        paths = [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
-        for name, path in [*(("", place) for place in places), *paths]:
-            if not is_short(path):
-                raise ConfigError(f"{name}{brief(path)}: too long for a path, or not in one line; give a shorter one")
-        if not places and self.missing:
-            raise ConfigError(self.missing.format(word=words[0]))
-        for word in rest[len(places) :]:
+        positional = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.positional))
+        for word in positional:
+            check_path(word)
+        for name in self.values:
+            check_path(getattr(options, name.lstrip("-")) or "", f"{name}=")
+        if not positional and self.missing:
+            raise ConfigError(self.missing.format(word=arguments[0]))
+        for word in rest[len(positional) :]:
             if f"-{word}" in (*self.flags, *self.values, *self.lists):
                 raise ConfigError(f"{word}: is not an option; write -{word}")
-        return Words(places, options, parse_overrides(rest[len(places) :]))
+        return Arguments(positional, options, parse_overrides(rest[len(positional) :]))
+
+
+def check_path(path: str, option: str = "") -> None:
+    if not is_short(path):
+        raise ConfigError(f"{option}{brief(path)}: too long for a path, or not in one line; give a shorter one")
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -257,35 +276,35 @@ Bar.set_lock(threading.RLock())
 
 
 def run(
-    description: str | None,
+    spec: CommandSpec,
+    work: Callable[[Arguments], str | int],
     arguments: Sequence[str],
-    work: Callable[[Words], str | int],
     *,
-    syntax: Syntax = Syntax(),
-    settings: Callable[[], list[str]] = list,
-    stopped: str = NOTHING_WRITTEN,
     report: Callable[[str], object] = partial(show, error=True),
 ) -> int:
     """Run a command and return the exit status.
 
     Text that `work` returns is printed, an exit status returned. --help prints the description, --help=all also the
-    lines of `settings`; --trust executes code that files name. A LabError is printed, as is what a Ctrl-C holds.
+    settings; --trust executes code that files name. `report` prints a LabError, and the message after a Ctrl-C.
     """
     guard()
     TRUSTED.set("--trust" in arguments)
     arguments = [word for word in arguments if word != "--trust"]
     if not arguments or {*HELP} & {*arguments}:
-        lines = settings()
+        lines = spec.list_settings()
         if lines and "--help=all" not in arguments:
             lines = ["--help=all lists every setting, its default and meaning."]
-        show("\n".join([str(description) + STATUSES, *lines]))
-        return 0 if arguments else WRONG
+        show("\n".join([str(spec.description) + STATUSES, *lines]))
+        return 0 if arguments else EXIT_BAD_INPUT
     try:
         with on_disk():
-            done = work(syntax.read(arguments))
-    except (LabError, KeyboardInterrupt) as error:
-        report(str(error) or stopped)
-        return STOPPED if isinstance(error, KeyboardInterrupt) else WRONG
+            done = work(spec.read(arguments))
+    except LabError as error:
+        report(str(error))
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt as error:
+        report(str(error) or spec.stopped)
+        return EXIT_STOPPED
     if isinstance(done, int):
         return done
     show(done)

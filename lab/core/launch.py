@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from lab.core.command import FAILED, STOPPED, show
+from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
                 what = "saving" if begun.is_set() else "nothing was trained"
                 show(f"torchrun of rank {launch.rank} has ended; {what}", error=True)
         if not begun.is_set():
-            os._exit(FAILED)
+            os._exit(EXIT_FAILURE)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if launch.by_torchrun:
@@ -169,14 +169,14 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     try:
         run.run(run.parse_args(["--standalone", *options, "-m", "lab.fit", *words]))
     except SignalException:
-        return STOPPED
+        return EXIT_STOPPED
     except ChildFailedError as error:
         rank, cause = min(error.failures.items(), key=lambda item: order_of(item[1].exitcode))
         if cause.exitcode >= 0:
             return int(cause.exitcode)
         killed = f"rank {rank} (process {cause.pid}) was killed by {signal.Signals(-cause.exitcode).name}"
         show(f"\n{killed}; all ranks end; continue with: {again}", error=True)
-        return FAILED
+        return EXIT_FAILURE
     return 0
 
 

@@ -33,14 +33,13 @@ from itertools import dropwhile
 from pathlib import Path
 
 from lab.config import Experiment
-from lab.core.command import CONTINUES, STOPPED, Words, run, settings_lines, show
+from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic, writing
 from lab.core.launch import check_copies
 from lab.core.yaml import format_yaml
 from lab.data.preparation import is_prepared, shard_folder
 from lab.longrecipe.stages import (
-    SYNTAX,
     TRAINING,
     Recipe,
     Resolved,
@@ -52,6 +51,14 @@ from lab.longrecipe.stages import (
 )
 from lab.sweep.jobs import Job, is_finished, run_jobs
 
+SPEC = CommandSpec(
+    description=__doc__,
+    flags=("--dry_run",),
+    values=("--launcher", "--memory_gib", "--utilisation"),
+    missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
+    options=Recipe,
+    stopped=CONTINUES,
+)
 RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in a stage's folder
 
 
@@ -93,13 +100,13 @@ def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
     return Job(stage.name, [sys.executable, "-m", module, *models, *options, "-o", str(resolved.recipe.path(stage))])
 
 
-def carry_out(words: Words) -> int:
+def carry_out(args: Arguments) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status."""
     check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
-    launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
+    launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
-    recipe = read_recipe(Path(words.places[0]), words.settings)
+    recipe = read_recipe(Path(args.positional[0]), args.settings)
     resolved = resolve(recipe)
     left: list[Stage] = []
     for method in recipe.methods:
@@ -117,37 +124,36 @@ def carry_out(words: Words) -> int:
     status = run_jobs([build_job(resolved, stage, launcher) for stage in left], on_end=on_end)
     if status == 0:
         show(f"{recipe.folder}: all stages are done, {len(left)} of them now")
-    elif status == STOPPED:
+    elif status == EXIT_STOPPED:
         show(CONTINUES, error=True)
     return status
 
 
-def dry_run(words: Words, estimate: Callable[[Experiment, str | None, str | None], str]) -> str:
+def dry_run(args: Arguments, estimate: Callable[[Experiment, str | None, str | None], str]) -> str:
     """Estimate the resources of each training stage, refusing those that do not fit."""
     texts = []
     faults: list[str] = []
-    for name, experiment in resolve(read_recipe(Path(words.places[0]), words.settings)).experiments.items():
+    for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
         with collecting(faults, name):
-            texts.append(estimate(experiment, words.options.memory_gib, words.options.utilisation))
+            texts.append(estimate(experiment, args.options.memory_gib, args.options.utilisation))
     if faults:
         raise ConfigError(*faults)
     return "\n\n\n".join(texts)
 
 
-def main(arguments: Sequence[str], work: Callable[[Words], str | int] = carry_out) -> int:
+def main(arguments: Sequence[str], work: Callable[[Arguments], str | int] = carry_out) -> int:
     """Run the command line and return the exit status."""
-    lines = partial(settings_lines, Recipe)
-    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
+    return run(SPEC, work, arguments)
 
 
 if __name__ == "__main__":
 
-    def choose(words: Words) -> str | int:
+    def choose(args: Arguments) -> str | int:
         """Run the recipe, or estimate its resources, which loads torch."""
-        if not words.options.dry_run:
-            return carry_out(words)
+        if not args.options.dry_run:
+            return carry_out(args)
         from lab.train.dry_run import estimate
 
-        return dry_run(words, estimate)
+        return dry_run(args, estimate)
 
     raise SystemExit(main(sys.argv[1:], choose))

@@ -17,7 +17,6 @@ Each of the paper's baselines extends the base in another way, and is replayed a
 Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3; section 5.1 and Tables 2 and 3 for the baselines.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -28,19 +27,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from lab.config import Experiment, StartConfig, load_experiment
-from lab.config.sections import override
-from lab.core.command import Syntax
+from lab.config.settings import merge, nest
 from lab.core.errors import ConfigError, LabError
 from lab.core.schema import Positive, Section, validated
-from lab.core.yaml import flatten, format_yaml, part, read_yaml
+from lab.core.yaml import format_yaml, part, read_yaml
 from lab.data.selecting import ImpactConfig
 from lab.runs.source import Source, read_source
 
-SYNTAX = Syntax(
-    flags=("--dry_run",),
-    values=("--launcher", "--memory_gib", "--utilisation"),
-    missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
-)
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
 SUM_TOLERANCE = 1e-6  # of weights around 1, for decimals such as 0.3333333
 FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
@@ -155,9 +148,7 @@ class Resolved(NamedTuple):
 
 def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
     """Read a recipe and apply dotted overrides."""
-    values = read_yaml(path)
-    override(values, overrides)
-    return validated(Recipe, values)
+    return validated(Recipe, merge(read_yaml(path), nest(overrides)))
 
 
 def resolve(recipe: Recipe) -> Resolved:
@@ -226,11 +217,11 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
     if stage == ("flt", "extend"):
         sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
     for settings in sections:
-        override(values, flatten(copy.deepcopy(settings)))  # another member of a tagged union replaces the earlier one
+        values = merge(values, settings)
     skip = SKIPS[stage.method] if stage.kind == "extend" else None
     if skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}
     if skip is not None and stage.method == "longrecipe":
         values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
-    override(values, {"run.name": stage.folder, "run.folder": recipe.folder, "start.path": str(start)})
-    return values
+    own = {"run": {"name": stage.folder, "folder": recipe.folder}, "start": {"path": str(start)}}
+    return merge(values, own)

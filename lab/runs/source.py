@@ -1,7 +1,6 @@
 """Trained weights by path: a run folder, a checkpoint in it, a Hugging Face folder, or an id of its hub; no torch.
 
-A run that starts from weights inherits architecture, tokenizer and positions from them where its config leaves these
-out. An architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
+hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
 from the hub's cache.
 """
 
@@ -51,8 +50,6 @@ REMOVED = {  # settings of earlier runs on which their results depend
     "data.corpus.name=mqar",
 }
 LAST_COMMIT = "0385f271"  # that has the removed settings
-BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
-"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
 
 @dataclass(frozen=True)
@@ -206,58 +203,3 @@ def read_run_config(path: Path) -> dict[str, Any]:
 
 def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:
     return {"method": "file", "path": str(file), "eos": eos}
-
-
-def inherit(values: dict[str, Any], whole: dict[str, Any]) -> None:
-    """Add the settings of the source that start.path names to a run's raw settings.
-
-    `whole` are the settings including those of the command line, which determine what was left out.
-
-    Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
-    """
-    path = part(whole, "start").get("path")
-    model = part(whole, "model")
-    data = part(whole, "data")
-    resolved = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and "position" in whole
-    if not isinstance(path, str) or resolved:
-        return  # nothing to start from, or a run folder's config, which is complete
-    source = read_source(Path(path), model, own_frequencies="frequency" in part(whole, "position"))
-    faults = [
-        f"model.{name}={value}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
-        for name, value in model.items()
-        if name in ARCHITECTURE and name not in FREE and value != source.model.get(name)
-    ]
-    if faults:
-        raise ConfigError(*faults)
-    values["model"] = {**source.model, **extended_base(source, whole), **part(values, "model")}
-    values["position"] = {**source.position, **part(values, "position")}
-    if "tokenizer" not in data:
-        if source.tokenizer is None:
-            raise ConfigError(
-                f"data.tokenizer: must be set, start.path={path} holds no tokenizer.json with a known end token; set "
-                "method: file, path and eos"
-            )
-        values["data"] = {**part(values, "data"), "tokenizer": source.tokenizer}
-
-
-def extended_base(source: Source, whole: dict[str, Any]) -> dict[str, float]:
-    """Choose the rotary base for a longer window, where neither it nor a frequency method is given."""
-    window = part(whole, "skip").get("target_len", part(whole, "data").get("window"))
-    scaled = part(source.position, "frequency").get("method", "rope") != "rope"
-    chosen = scaled or "theta" in part(whole, "model") or "frequency" in part(whole, "position")
-    if chosen or not isinstance(window, int) or (source.window is not None and window <= source.window):
-        return {}
-    base = base_for(window)
-    return {"theta": base} if base is not None and base > source.model["theta"] else {}
-
-
-def base_for(target_len: int) -> float | None:
-    """Return the rotary base for a target length; none below 16K tokens.
-
-    Source: arXiv:2411.13476, the table of rotary bases by training length.
-    Example:
-        >>> base_for(65_536), base_for(100_000), base_for(2_048)
-        (5000000.0, 10000000.0, None)
-    """
-    longer = [base for length, base in BASES.items() if target_len <= length]
-    return None if target_len < min(BASES) else next(iter(longer), max(BASES.values()))

@@ -24,7 +24,17 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from lab.core.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
+from lab.core.command import (
+    CONTINUES,
+    EXIT_FAILURE,
+    EXIT_STOPPED,
+    Arguments,
+    CommandSpec,
+    read_options,
+    run,
+    show,
+    start,
+)
 from lab.core.errors import ConfigError, nearest
 from lab.core.files import LOCK_NAME, is_held
 from lab.core.launch import ALLOCATED, COPIES, check_copies
@@ -32,9 +42,6 @@ from lab.core.schema import NonNegative, Positive, Section
 from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
-SYNTAX = Syntax(
-    flags=("--dry_run",), missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml"
-)
 LOG = "sweep.log"
 
 
@@ -91,7 +98,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
         state = states[job.name]
         if status == 0 or is_finished(state.run.experiment):  # by a process that began at the same moment
             state.change("finished")
-        elif status == STOPPED:
+        elif status == EXIT_STOPPED:
             state.change("stopped")
         elif is_held(state.run.path / LOCK_NAME):
             state.change("elsewhere")
@@ -103,9 +110,9 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
     names = {state.name for state in states.values()}
-    if status == STOPPED or names & {"elsewhere", "stopped"}:
-        return STOPPED, list(states.values())
-    return FAILED if "failed" in names else 0, list(states.values())
+    if status == EXIT_STOPPED or names & {"elsewhere", "stopped"}:
+        return EXIT_STOPPED, list(states.values())
+    return EXIT_FAILURE if "failed" in names else 0, list(states.values())
 
 
 def table(states: Sequence[Progress]) -> str:
@@ -118,19 +125,19 @@ def table(states: Sequence[Progress]) -> str:
     return "\n".join([*lines, f"{len(states)} runs: {counted}"])
 
 
-def work(words: Words) -> int:
+def work(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
-    options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
-    of_runs = {key: value for key, value in words.settings.items() if key not in names}
+    options = read_options(SweepOptions, {key: value for key, value in args.settings.items() if key in names})
+    of_runs = {key: value for key, value in args.settings.items() if key not in names}
     if faults := [f"--{key}: unknown option; {near}" for key in of_runs if (near := nearest(key, names, "-")) != "-"]:
         raise ConfigError(*faults)
-    runs = plan(Path(words.places[0]), of_runs, seeds=options.seeds, seed=options.seed)
+    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
-    if words.options.dry_run:
+    if args.options.dry_run:
         show(table([Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
         show("\n".join(["", *(shlex.join(run.words(options.jobs)) for run in runs)]))
         return 0
@@ -143,9 +150,14 @@ def work(words: Words) -> int:
     return status
 
 
-main = partial(
-    run, __doc__, work=work, syntax=SYNTAX, settings=partial(settings_lines, SweepOptions), stopped=CONTINUES
+SPEC = CommandSpec(
+    description=__doc__,
+    flags=("--dry_run",),
+    missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml",
+    options=SweepOptions,
+    stopped=CONTINUES,
 )
+main = partial(run, SPEC, work)
 
 
 if __name__ == "__main__":

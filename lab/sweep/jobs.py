@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from lab.config import Experiment, load_experiment
-from lab.core.command import STOPPED
+from lab.core.command import EXIT_STOPPED
 from lab.core.errors import ConfigError, LabError
 from lab.core.launch import COPY_S, SIGNALS
 from lab.core.plugins import TRUSTED
@@ -58,7 +58,7 @@ def run_jobs(
     on_end: Callable[[Job, int], object] = lambda job, status: None,
     goes_on: bool = False,
 ) -> int:
-    """Run jobs in order, so many at once, and return 0, the status of the first that failed, or STOPPED after a signal.
+    """Run jobs in order, some at once; return 0, the status of the first that failed, or EXIT_STOPPED after a signal.
 
     A job that `is_done` when its turn comes is skipped. `on_end` is called before the next job starts. After a failure
     no other job starts, unless the rest `goes_on`.
@@ -83,7 +83,7 @@ def run_jobs(
                 if not is_done(job):
                     running.append((job, start(job, library)))
             if not running:
-                return STOPPED if moments and (failed or left) else failed
+                return EXIT_STOPPED if moments and (failed or left) else failed
             time.sleep(POLL_S)
             for _, child in running:
                 if len(moments) > 1:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
-from lab.core.command import Syntax
+from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError, LabError, brief
 from lab.core.launch import cores
 from lab.core.plugins import check_trusted, load_plugins
@@ -36,7 +36,7 @@ from lab.runs.folder import RunFolder
 from lab.sweep.parameter import Parameter, expand_nested
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
-SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
+FIT = CommandSpec(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
 USUAL = ("/usr/bin/env", "env", "python", "python3", "-m")  # before lab.fit, with this Python; others need --trust
 MOST_RUNS = 10_000  # each is read and checked before the first starts
@@ -182,10 +182,10 @@ def planned_run(
     program_words = words[: first - 1]
     if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
         check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
-    read = SYNTAX.read(words[first:])
+    read = FIT.read(words[first:])
     of_file = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
     chosen = {"run.name": AUTO, **of_file, **settings}
-    config = Path(read.places[0])
+    config = Path(read.positional[0])
     for folder in sweep.resolve().parents if sweep is not None and not config.exists() else ():
         if (folder / config).is_file():
             raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")

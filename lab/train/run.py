@@ -21,7 +21,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.distributed.device_mesh import DeviceMesh
 
 from lab.config import Experiment
-from lab.core.command import FAILED, STOPPED, show
+from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, first_line
 from lab.core.launch import TIMEOUT, Launch, find_launch, set_threads
 from lab.data.module import PackedData
@@ -184,7 +184,7 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
         show(stopping.fault or saved, error=True)
     # torchrun ends the processes that are left once one has exited, the first rank perhaps before it has printed.
     run.parts.fabric.barrier()
-    return FAILED if stopping.fault else STOPPED
+    return EXIT_FAILURE if stopping.fault else EXIT_STOPPED
 
 
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:

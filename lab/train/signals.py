@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.core.command import FAILED, show
+from lab.core.command import EXIT_FAILURE, show
 from lab.core.errors import LabError
 from lab.core.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
 from lab.train.state import StepStats, TrainState
@@ -105,4 +105,4 @@ class Stopping:
             else:
                 traceback.print_exception(error)
             # An ordinary exit would wait for the threads of the process group, which wait for the other ranks.
-            os._exit(FAILED)
+            os._exit(EXIT_FAILURE)

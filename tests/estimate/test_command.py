@@ -139,7 +139,7 @@ def test_a_limit_without_a_dry_run_and_a_run_that_is_too_large_are_refused(writt
     status, text = dry_run([written(RUN), "--memory_gib=1"], capsys)
     assert (status, len(text.splitlines()), text[:18]) == (2, 1, "--memory_gib=1: mu")
     with refused("--memory_gib=1: would be ignored"):
-        fit.parse(fit.SYNTAX.read(["run.yaml", "--memory_gib=1"]))
+        fit.parse(fit.SPEC.read(["run.yaml", "--memory_gib=1"]))
 
 
 def test_the_papers_run_takes_the_papers_time_and_space():

@@ -11,7 +11,7 @@ from eval.papers import __main__ as running
 from eval.papers.__main__ import main, measured_rows
 from eval.papers.cells import compare, table_text
 from eval.papers.table import names, needs, read_table
-from lab.config.sections import override
+from lab.config.settings import nest
 from lab.core.command import parse_overrides
 from lab.core.schema import validated
 from lab.positions.methods import PositionConfig
@@ -65,8 +65,9 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
                     assert main_of(words[0])(["--help"]) == 0, words
                     continue
                 positions = [word.replace("position.", "") for word in words if word.startswith("--position.")]
-                override(values := {}, parse_overrides(positions))
-                validated(PositionConfig, values)  # the model's own settings are read later than the others
+                validated(
+                    PositionConfig, nest(parse_overrides(positions))
+                )  # the model's own settings are read later than the others
                 status = main_of(words[0])(list(words[1:]))
                 faults = capsys.readouterr().err.splitlines()
                 assert status == 2, words

@@ -1,0 +1,219 @@
+"""A run's settings as plain values, merged from its file, the command line and the model that it starts from; no torch.
+
+`load_settings` merges these layers. A setting is that of the last layer that has it:
+
+    derived      settings that follow from others (`derive`)
+    inherited    architecture, tokenizer and positions of the model that start.path names (`inherit`)
+    file         the YAML file
+    overrides    the command line's dotted settings
+
+Layers join section by section. If the upper layer selects another member of a union, for instance another
+position.frequency.method, the lower member's settings are dropped.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from lab.core.errors import ConfigError, is_short
+from lab.core.plugins import load_plugins
+from lab.core.schema import TAGS
+from lab.core.yaml import flatten, part, read_yaml
+from lab.data.config import CORPORA, Bpe, DataConfig
+from lab.data.tokenizer import load_tokenizer
+from lab.positions.string import paper_parameters
+from lab.probe.config import STEP, STEPS
+from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
+
+DEFAULT_MEMBERS = {
+    "data.corpus.name": "synthetic",
+    "data.tokenizer.method": "bpe",
+    "position.frequency.method": "rope",
+    "position.distance.method": "plain",
+    "mask.method": "causal",
+    "evidence.method": "repeat",
+}
+MEMBERS_WITH_PATH = {"data.corpus.name": "text", "data.tokenizer.method": "file"}
+INHERITING = ("model", "data", "position")  # sections to which a start adds settings
+SIZES_OF_CORPUS = ("answer_budget", "max_length", "step", "distance_tests", "distance_points")
+BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
+"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
+
+
+def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a config and merge its layers; execute the plugins that it names.
+
+    Raises: ConfigError, CheckpointError.
+    """
+    is_of_run = path.name in (CONFIG, EXPERIMENT)
+    file = read_run_config(path) if is_of_run else read_yaml(path)
+    if {"parameters", "command"} <= file.keys():
+        raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
+    changes = flatten(dict(overrides))
+    if "plugins" in changes:
+        load_plugins(changes["plugins"])
+    else:
+        load_plugins(file.get("plugins"), str(path), path.parent if is_of_run else None)
+
+    above = nest(changes)
+    for name in INHERITING:
+        section(file, name)
+    name_members(file, part)
+    imply_text(file, above)
+    stated = merge(file, above)
+    # A file states a method or a layer pattern as a whole, so that a start adds nothing within what the file names.
+    settings = merge(inherit(file, stated), stated)
+    name_members(settings, section)
+    derive(settings, config_name(path))
+    return settings
+
+
+def config_name(path: Path) -> str:
+    """Return the default name of a run: that of its file, or of the folder of a config.yaml."""
+    return path.parent.name if path.stem == "config" else path.stem
+
+
+def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys into sections.
+
+    Example:
+        >>> nest({"optim.lr": 1.0, "optim.beta2": 0.9, "skip": None})
+        {'optim': {'lr': 1.0, 'beta2': 0.9}, 'skip': None}
+    """
+    values: dict[str, Any] = {}
+    for name, value in dotted.items():
+        *parents, last = name.split(".")
+        reduce(section, parents, values)[last] = value
+    return values
+
+
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Join two layers of settings; the upper one wins.
+
+    Example:
+        >>> merge({"mask": {"chunks": 2}, "skip": {}}, {"mask": {"method": "document"}, "skip": None})
+        {'mask': {'chunks': 2, 'method': 'document'}, 'skip': None}
+        >>> merge({"data": {"corpus": {"name": "text", "path": "a"}}}, {"data": {"corpus": {"name": "stdlib"}}})
+        {'data': {'corpus': {'name': 'stdlib'}}}
+    """
+    # `name` in the section run is no tag, and sections of the first level keep their settings (depth 1).
+    if depth > 1 and any(tag in upper and upper[tag] != lower.get(tag) for tag in TAGS):
+        return dict(upper)
+    merged = dict(lower)
+    for name, value in upper.items():
+        below = lower.get(name)
+        if not isinstance(value, dict) or below is None:
+            merged[name] = value
+        elif isinstance(below, dict):  # anything else is no section, and is left for the reader to reject
+            merged[name] = merge(below, value, depth + 1)
+    return merged
+
+
+def section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, made if it is missing; a value of another type is left for the reader to reject."""
+    if values.get(key) is None:  # also a YAML key with nothing below it
+        values[key] = {}
+    return values[key] if isinstance(values[key], dict) else {}
+
+
+def name_members(values: dict[str, Any], find: Callable[[dict[str, Any], str], dict[str, Any]]) -> None:
+    """Add the tags of unions that were omitted; `find` is `section`, or `part` to skip sections that are missing."""
+    for dotted, member in DEFAULT_MEMBERS.items():
+        *parents, tag = dotted.split(".")
+        found = reduce(find, parents, values)
+        found.setdefault(tag, MEMBERS_WITH_PATH.get(dotted, member) if "path" in found else member)
+
+
+def imply_text(file: dict[str, Any], above: dict[str, Any]) -> None:
+    """Select the corpus text if the command line sets only data.corpus.path, and the file's corpus has no path.
+
+    Another corpus than the file's takes the default sizes of tests, because the file's fit its own documents.
+    """
+    chosen = part(part(above, "data"), "corpus")
+    name = part(part(file, "data"), "corpus").get("name", DEFAULT_MEMBERS["data.corpus.name"])
+    if "path" in chosen and "path" not in getattr(CORPORA.get(str(name)), "__dataclass_fields__", {}):
+        chosen.setdefault("name", "text")
+    if chosen.get("name", name) != name:
+        for size in SIZES_OF_CORPUS:
+            part(file, "probe").pop(size, None)
+
+
+def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
+    """Read the settings that a run inherits from the model of start.path, without those that its file names.
+
+    `stated` are the settings of the file and the command line together.
+
+    Raises: ConfigError for an architecture other than the model's, CheckpointError for a path without weights.
+    """
+    model, data, position = part(stated, "model"), part(stated, "data"), part(stated, "position")
+    path = part(stated, "start").get("path")
+    is_complete = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and position
+    if not isinstance(path, str) or is_complete:
+        return {}  # nothing to start from, or the config of a run folder
+    source = read_source(Path(path), model, own_frequencies="frequency" in position)
+    faults = []
+    for name, value in model.items():
+        if name in ARCHITECTURE and name not in FREE and value != source.model.get(name):
+            rule = f"the weights of start.path={path} have {source.model.get(name)}"
+            faults.append(f"model.{name}={value}: {rule}; leave it out")
+    if faults:
+        raise ConfigError(*faults)
+    inherited = {"model": {**source.model, **extend_base(source, stated)}, "position": dict(source.position)}
+    for name, settings in inherited.items():
+        for key in part(file, name):
+            settings.pop(key, None)
+    if "tokenizer" in data:
+        return inherited
+    if source.tokenizer is None:
+        rule = f"must be set, start.path={path} holds no tokenizer.json with a known end token"
+        raise ConfigError(f"data.tokenizer: {rule}; set method: file, path and eos")
+    return {**inherited, "data": {"tokenizer": source.tokenizer}}
+
+
+def extend_base(source: Source, stated: dict[str, Any]) -> dict[str, float]:
+    """Choose the rotary base for a longer window, unless it or a frequency method is set."""
+    window = part(stated, "skip").get("target_len", part(stated, "data").get("window"))
+    is_scaled = part(source.position, "frequency").get("method", "rope") != "rope"
+    if is_scaled or "theta" in part(stated, "model") or "frequency" in part(stated, "position"):
+        return {}
+    if not isinstance(window, int) or (source.window is not None and window <= source.window):
+        return {}
+    base = base_for(window)
+    return {"theta": base} if base is not None and base > source.model["theta"] else {}
+
+
+def base_for(target_len: int) -> float | None:
+    """Return the rotary base for a target length; none below 16K tokens.
+
+    Source: arXiv:2411.13476, the table of rotary bases by training length.
+    Example:
+        >>> base_for(65_536), base_for(100_000), base_for(2_048)
+        (5000000.0, 10000000.0, None)
+    """
+    if target_len < min(BASES):
+        return None
+    for length, base in BASES.items():
+        if target_len <= length:
+            return base
+    return max(BASES.values())
+
+
+def derive(settings: dict[str, Any], name: str) -> None:
+    """Fill in omitted settings that follow from others."""
+    section(settings, "run").setdefault("name", name)
+    data, model = section(settings, "data"), section(settings, "model")
+    tokenizer, distance = section(data, "tokenizer"), section(section(settings, "position"), "distance")
+    path = tokenizer.get("path")
+    if tokenizer.get("method") == "bpe":
+        size = tokenizer.get("vocab_size")
+        model.setdefault("vocab_size", size if isinstance(size, int) else Bpe.vocab_size)
+    elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is rejected later
+        model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
+    window = data.get("window", DataConfig.window)
+    if not isinstance(window, int):
+        return
+    if settings.get("probe", {}) is not None:  # null turns probes off
+        section(settings, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
+    if distance.get("method") == "string" and "shift" not in distance:
+        distance.update({**paper_parameters(window), **distance})
