@@ -18,8 +18,6 @@ from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
 from lab.core.files import AGAIN
 from lab.core.schema import settings_in
-from lab.merge import MergeOptions
-from lab.sweep.__main__ import SweepOptions
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -166,7 +164,7 @@ def test_words_that_cannot_be_read_are_one_line(words, start):
 
 
 def test_every_path_and_name_is_text():
-    classes = [Experiment, MergeOptions, SweepOptions, *map(form_of, cli.commands())]
+    classes = [Experiment, *map(form_of, cli.commands())]
     named = {name: str(hint) for each in classes if each for name, _, _, hint in settings_in(each)}
     assert len(named) > 150
     for name, hint in named.items():

@@ -10,10 +10,9 @@ from pydantic import TypeAdapter
 
 from lab import cli
 from lab.config import Experiment, load_experiment
+from lab.config.settings import nest
 from lab.core.errors import ConfigError
 from lab.core.schema import TAGS, members_of, validated
-from lab.merge import MergeOptions
-from lab.sweep.__main__ import SweepOptions
 from tests.fits import CONFIG
 from tests.refusals import check_faults
 from tests.test_command import form_of
@@ -52,16 +51,13 @@ def wrong_values(hint):
 
 
 SETTINGS = [(*item, None) for item in settings_of(Experiment)]
-FORMS = {name: form_of(name) for name in cli.commands() if form_of(name)} | {
-    "merge": MergeOptions,
-    "sweep": SweepOptions,
-}
-SETTINGS += [(*item, form) for form in FORMS.values() for item in settings_of(form)]
+FORMS = dict.fromkeys(form_of(name) for name in cli.commands() if form_of(name) not in (None, Experiment))
+SETTINGS += [(*item, form) for form in FORMS for item in settings_of(form)]
 
 
 def faults_of(form, values):
     with pytest.raises(ConfigError) as caught:
-        load_experiment(CONFIG, values) if form is None else validated(form, values)
+        load_experiment(CONFIG, values) if form is None else validated(form, nest(values))
     return caught.value.faults
 
 
