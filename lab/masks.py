@@ -62,8 +62,11 @@ class WindowMask(Method):
         if self.method == "causal" and self.chunks is None:
             return
         name = "mask.chunks" if self.method == "causal" else "mask.method"
+        # The document mask alone leaves contexts as the data has them.
         is_known = self.method == "document" and self.chunks is None
-        other = None if run.skip is None else "skip.method"
+        other = None
+        if run.skip is not None:
+            other = "skip.method"
         if run.data.schedule is not None and not is_known:
             other = "data.schedule.start"
         if other is not None:

@@ -1,11 +1,11 @@
-"""Tests of methods of your own: what holds for every method of a kind.
+"""Tests of your own methods: properties that every method of a type has.
 
     from lab.testing import check_distance_method
     check_distance_method(MyMethod, window=4)
 
-Each check builds the class from parameters, as a config does, and raises an AssertionError that says what is wrong, or
-a ConfigError for parameters that the class refuses. The lab's own methods pass them in its tests. The values of an
-equation at hand-worked places are yours to test.
+Each check builds the class from parameters, as a config does. It raises an AssertionError with the error, or a
+ConfigError for parameters that the class rejects. The lab's own methods pass these checks in its tests. Hand-worked
+values of the equation remain yours to test.
 """
 
 import math
@@ -45,6 +45,7 @@ def check_distance_method(method: type[Distance], **parameters: Any) -> None:
     """
     built = validated(method, parameters)
     ids = torch.arange(N_TOKENS)
+    # No query, no key, and one of each: a map must keep its shape and type there.
     for q_pos, k_pos in ((ids[:0], ids), (ids, ids[:0]), (ids[:1], ids[:1])):
         rel_pos = built.rel_pos(q_pos, k_pos)
         shape = (len(q_pos), len(k_pos))
@@ -75,18 +76,20 @@ def check_attention(built: Distance, ids: Tensor) -> None:
     """Compare attention by bands, of all queries and of the last one alone, with the dense reference."""
     generator = torch.Generator().manual_seed(0)
     shape = (1, 2, len(ids), HEAD_DIM)
-    leaves = [torch.randn(shape, generator=generator).double().requires_grad_() for _ in range(3)]
+    leaves = torch.randn((3, *shape), generator=generator).double().requires_grad_()
     q, k, v = leaves
     rope = frequencies("rope", head_dim=HEAD_DIM, theta=THETA)
     run = partial(attend, frequencies=rope, distance=built, backend="sdpa")
     out, truth = run(q, k, v), dense(q, k, v, built, ids, rope.inv_freq)
+    # Random weights of the sum, so that errors of single outputs do not cancel in the gradient.
     weight = torch.randn(out.shape, generator=generator).double()
-    grads, true_grads = (torch.autograd.grad((one * weight).sum(), leaves) for one in (out, truth))
+    (grad,) = torch.autograd.grad((out * weight).sum(), leaves)
+    (true_grad,) = torch.autograd.grad((truth * weight).sum(), leaves)
     last = run(q[:, :, -1:], k, v)
     for what, one, other in (
         ("attention", out, truth),
         ("decoding", last, truth[:, :, -1:]),
-        *(("a gradient", one, other) for one, other in zip(grads, true_grads, strict=True)),
+        ("a gradient", grad, true_grad),
     ):
         error = float((one - other).detach().abs().max())
         assert error <= OUT_TOL, f"{what} differs from the dense reference by {error:.1e}"
@@ -94,9 +97,11 @@ def check_attention(built: Distance, ids: Tensor) -> None:
 
 def dense(q: Tensor, k: Tensor, v: Tensor, built: Distance, ids: Tensor, inv_freq: Tensor) -> Tensor:
     """Attend pair by pair: the logit of a pair is Re(q conj(k) exp(i rel_pos inv_freq)), times the method's factor."""
-    (zq, zk) = (torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
+    # Dimensions j and j + head_dim/2 are the parts of one complex number: half-split pairing.
+    zq, zk = torch.complex(*q.chunk(2, dim=-1)), torch.complex(*k.chunk(2, dim=-1))
     m, n = ids[:, None], ids[None, :]
     seen = (n <= m) & built.visible_pairs(m, n)
+    # Hidden pairs have no relative position, and nan times a weight of 0 would be nan.
     rel_pos = torch.where(seen, built.rel_pos(ids, ids), 0.0)
     turns = torch.polar(torch.ones(1, dtype=torch.float64), rel_pos[..., None] * inv_freq)
     logits = torch.einsum("bnqh,bnkh,qkh->bnqk", zq, zk.conj(), turns).real / math.sqrt(q.shape[-1])
@@ -131,9 +136,9 @@ def check_mask(method: type[WindowMask], **parameters: Any) -> None:
         runs = Arrangement(mask=built, anchor=0).runs(tokens, tokens, documents, generator)
         places = np.concatenate([run.tokens for run in runs])
         assert sorted(places) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {places}"
-        assert all((np.diff(run.ids) >= 1).all() for run in runs), "ids must rise in a run"
         trained = torch.zeros(len(places), len(places), dtype=torch.bool)
         for run in runs:
+            assert (np.diff(run.ids) >= 1).all(), "ids must rise in a run"
             index = torch.from_numpy(run.tokens)
             trained[index[:, None], index] = index[:, None] >= index
             trained[index, 0] |= run.anchored
@@ -149,8 +154,11 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
     built = validated(method, parameters)
     for seed in SEEDS:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
-        sentences = np.full(n_tokens, 1, dtype=np.int64) if built.needs_sentences else None
-        first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
+        sentences = None
+        if built.needs_sentences:
+            sentences = np.full(n_tokens, 1, dtype=np.int64)
+        first = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
+        again = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
         assert first.dtype == np.int64, "ids must be int64"
         assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
         assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
@@ -178,6 +186,7 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
             of_run = distances[run]
             most = np.arange(1, length + 1)
             assert ((of_run >= 0) & (of_run <= most)).all(), f"evidence must lie in the run: {of_run.tolist()}"
+            # A pack's other runs depend on rank and order, and g must not.
             alone = built.distances(tokens[run], targets[run], [length])
             assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"
 
@@ -187,5 +196,6 @@ def check_corpus(corpus: type[OwnCorpus], **parameters: Any) -> None:
     read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), MOST_TEXTS))  # noqa: E731
     texts = read()
     assert texts, "a corpus must have documents"
-    assert all(isinstance(text, str) for text in texts), "documents must be text"
+    for text in texts:
+        assert isinstance(text, str), "documents must be text"
     assert texts == read(), "documents must be the same on every call"

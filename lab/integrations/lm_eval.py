@@ -67,17 +67,20 @@ class ReachTask(Task):  # type: ignore[misc]
             rule = "must be the tokens of a test with its answer; pass --metadata='{\"window\": 2048}'"
             raise ConfigError(f"window={settings.get('window')}: {rule}")
         haystack = settings.get("haystack")
+        if haystack is not None:
+            haystack = "\n".join(read_texts(Path(haystack), "haystack"))
         self.probe = build_tests(
             find_tokenizer(settings),
             settings["window"],
-            haystack=None if haystack is None else "\n".join(read_texts(Path(haystack), "haystack")),
+            haystack=haystack,
             tests=settings.get("tests", 100),
             distances=settings.get("distances"),
             seed=settings.get("seed", 0),
             question=settings.get("tail", QUESTION),
         )
         self.dataset = []
-        for test in range(self.probe.config.distance_tests):  # outside, so that --limit leaves out no distance
+        # Test by test, so that the harness's --limit omits no distance.
+        for test in range(self.probe.config.distance_tests):
             self.dataset += [{"distance": distance, "test": test} for distance in self.probe.distances]
 
     def has_training_docs(self) -> bool:
@@ -129,8 +132,10 @@ class ReachTask(Task):  # type: ignore[misc]
     def aggregation(self) -> dict[str, Callable[[list[Test]], float | None]]:
         """Return the function of each metric, from its tests to its value."""
         functions: dict[str, Any] = {}
+        # The first tests have each distance once.
         for doc in self.dataset[: len(self.probe.distances)]:
-            functions |= {metric: partial(find_value, metric) for metric in self.metrics(doc)}
+            for metric in self.metrics(doc):
+                functions[metric] = partial(find_value, metric)
         return functions
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -150,12 +155,16 @@ def find_tokenizer(arguments: dict[str, Any]) -> Any:
 
     Raises: LabError.
     """
-    names = [arguments[name] for name in ("tokenizer", "pretrained", "model") if isinstance(arguments.get(name), str)]
-    if not names:
+    for name in ("tokenizer", "pretrained", "model"):
+        source = arguments.get(name)
+        # With another backend of the harness, `pretrained` may be a model object.
+        if isinstance(source, str):
+            break
+    else:
         raise ConfigError("tokenizer: is missing; pass it by --model_args tokenizer=FOLDER")
-    if Path(names[0]).exists():
-        return load_tokenizer(Path(names[0]))
-    return load_tokenizer(Path(hf_hub_download(names[0], TOKENIZER, revision=arguments.get("revision"))))
+    if Path(source).exists():
+        return load_tokenizer(Path(source))
+    return load_tokenizer(Path(hf_hub_download(source, TOKENIZER, revision=arguments.get("revision"))))
 
 
 if __name__ == "__main__":

@@ -59,24 +59,34 @@ class Dca(Distance):
     @property
     def s(self) -> int:
         """Chunk size in tokens."""
-        return max(1, 3 * self.train_len // 4) if self.chunk is None else self.chunk
+        if self.chunk is None:
+            return max(1, 3 * self.train_len // 4)
+        return self.chunk
 
     @property
     def w(self) -> int:
         if self.parts != "all":
             return 0
-        return self.train_len - self.s if self.window is None else self.window
+        if self.window is None:
+            return self.train_len - self.s
+        return self.window
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a text so short that all its distances stay plain."""
-        if self.parts == "intra":
-            rule = f"a text of {length} tokens lies within one chunk, where nothing changes"
-            return [f"chunk={self.s}: {rule}; read a longer text or lower it"] if length <= self.s else []
-        reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance below this
-        reach += reach == self.train_len - 1  # so does the first query at c - 1
-        rule = f"all distances in {length} tokens stay plain, as in any text of up to {reach}"
-        why = "the paper reads texts beyond c in chunks of 3c/4"
-        return [f"chunk={self.s}: {rule} ({why}); read a longer text or lower train_len"] if length <= reach else []
+        reach = self.s
+        rule = f"a text of {length} tokens lies within one chunk, where nothing changes"
+        fix = "read a longer text or lower it"
+        if self.parts != "intra":
+            # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
+            reach += min(self.w, self.s)
+            if reach == self.train_len - 1:
+                reach += 1
+            why = "the paper reads texts beyond c in chunks of 3c/4"
+            rule = f"all distances in {length} tokens stay plain, as in any text of up to {reach} ({why})"
+            fix = "read a longer text or lower train_len"
+        if length > reach:
+            return []
+        return [f"chunk={self.s}: {rule}; {fix}"]
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
@@ -98,7 +108,9 @@ class Dca(Distance):
         successive = (self.s + r).where(r < self.w, last)
         q = r.where(chunks_back <= 0, successive.where(chunks_back == 1, last))
         rel = (q - k_pos[None, :] % self.s).double()
-        return rel.masked_fill(chunks_back > 0, float("nan")) if self.parts == "intra" else rel
+        if self.parts == "intra":
+            rel = rel.masked_fill(chunks_back > 0, float("nan"))
+        return rel
 
     @property
     def bands(self) -> tuple[Band, ...]:

@@ -45,4 +45,5 @@ class Llama3(FrequencyMethod):
         waves = self.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
         low, high = self.low_freq_factor, self.high_freq_factor
         smooth = ((waves - low) / (high - low)).clamp(0, 1)
-        return plain * (1 - (1 - smooth) * (1 - 1 / self.factor))  # exactly plain at factor 1
+        # The equation in a form that is exactly plain at factor 1.
+        return plain * (1 - (1 - smooth) * (1 - 1 / self.factor))

@@ -52,10 +52,13 @@ class LongRope(FrequencyMethod):
             if len(getattr(self, name)) != head_dim // 2:
                 rule = f"must be {head_dim // 2}, half of head_dim; change them"
                 raise ConfigError(f"{name}={len(getattr(self, name))} numbers: {rule}")
-        chosen = self.long_factor if (self.length or 0) > self.train_len else self.short_factor
+        factors = self.short_factor
+        if (self.length or 0) > self.train_len:
+            factors = self.long_factor
         plain = Rope().inv_freq(head_dim, theta)
-        return plain / plain.new_tensor(chosen)
+        return plain / plain.new_tensor(factors)
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
+        # The factor is on cos and sin, which enter q.k through the query and through the key.
         a = self.attention_factor or math.sqrt(1 + math.log(self.factor) / math.log(self.train_len))
         return q_pos.double() * 0 + float(a) ** 2

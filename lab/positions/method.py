@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 from annotated_types import Ge, Le
 
@@ -22,7 +22,8 @@ from lab.positions.regions import Region
 if TYPE_CHECKING:
     import torch
 
-Tensor: TypeAlias = "torch.Tensor"  # methods name the type without importing torch, which takes seconds
+# Methods name the type without importing torch, which takes seconds.
+Tensor: TypeAlias = "torch.Tensor"
 Factor = Annotated[float, Ge(1), Le(1e6)]
 
 
@@ -70,8 +71,9 @@ class Frequencies:
         theta = config.base(theta)
         if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
-        number = isinstance(theta, Real) and not isinstance(theta, bool)
-        if not number or not (theta > 0 and math.isfinite(theta)):
+        # Python counts a bool as a number.
+        is_number = isinstance(theta, Real) and not isinstance(theta, bool)
+        if not is_number or not (theta > 0 and math.isfinite(theta)):
             raise ConfigError(f"theta={theta}: must be > 0 and finite; use 10000 as in RoPE")
         return cls(config, float(theta), config.inv_freq(head_dim, theta))
 
@@ -92,8 +94,9 @@ class Frequencies:
         """Return the frequencies for a text of `length` tokens, which differ for a dynamic method alone."""
         if not self.is_dynamic:
             return self
-        fixed: dict[str, Any] = {"length": length}
-        return Frequencies.of(replace(self.config, **fixed), 2 * len(self.inv_freq), self.theta)
+        # Only the dataclasses of dynamic methods have a field `length`, which the base class's type does not show.
+        config = replace(self.config, length=length)  # type: ignore[call-arg]
+        return Frequencies.of(config, 2 * len(self.inv_freq), self.theta)
 
     def logit_factor(self, q_pos: Tensor, layer: int = 0) -> Tensor:
         """Return the factor on q.k, float64 (Tq,), for queries at `q_pos` in layer `layer`."""
@@ -153,9 +156,10 @@ class Distance(Method):
         """Return which causal pairs of positions, which broadcast, are not hidden; True where no pair ever is."""
         if not self.hides_pairs:
             return True
-        visible, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
-        for region in more:
-            visible = visible | region
+        # A hidden pair is in no band.
+        visible: Tensor | bool = False
+        for band in self.bands:
+            visible = visible | band.region.contains(q_pos, k_pos)
         return visible
 
     @property
@@ -167,6 +171,7 @@ class Distance(Method):
 
         Source: the log-n factor max(1, ln(q_pos + 1) / ln L) of Su's ReRoPE, docs/methods.md.
         """
+        # Built from `q_pos`, so that it has its device and shape without an import of torch.
         factor = q_pos.double() * 0 + 1
         if self.log_n is not None:
             factor = ((q_pos.double() + 1).log() / math.log(self.log_n)).clamp(min=1.0)
@@ -184,5 +189,7 @@ def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
 
 def window_faults(window: int, length: int, done: str) -> list[str]:
     """Refuse a window beyond which a text has no distance, so that none is `done`."""
+    if window < length - 1:
+        return []
     rule = f"must be < {length - 1}, the longest distance in {length} tokens, or none is {done}"
-    return [f"window={window}: {rule}; lower it"] if window >= length - 1 else []
+    return [f"window={window}: {rule}; lower it"]

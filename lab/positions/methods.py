@@ -45,6 +45,7 @@ class PositionConfig(Section):
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse distances beyond the lengths of the run, a base below the model's, and bands over ids with gaps."""
         frequency, distance, window = self.frequency, self.distance, run.data.window
+        # Probes read texts beyond the window, where a method for long texts may first change something.
         longest = window
         if distance.beyond_training and run.probe is not None:
             longest = max(window, run.probe.longest(window))
@@ -76,9 +77,12 @@ def frequencies(method: str, *, head_dim: int, theta: float | None = None, **par
     Raises: ConfigError for an unknown method, an odd `head_dim` or a parameter out of the paper's range.
     """
     config_class = look_up(FREQUENCY_METHODS, method, "frequency.method")
-    if theta is not None and "theta" in (f.name for f in fields(config_class)):  # the method sets the base
+    # A method with a base of its own takes it as a parameter, and has its own default.
+    if theta is not None and "theta" in config_class.__dataclass_fields__:
         parameters["theta"] = theta
-    return Frequencies.of(validated(config_class, parameters), head_dim, ROPE_THETA if theta is None else theta)
+    if theta is None:
+        theta = ROPE_THETA
+    return Frequencies.of(validated(config_class, parameters), head_dim, theta)
 
 
 def distance(method: str, **parameters: Any) -> Distance:
@@ -96,9 +100,14 @@ def describe(config: FrequencyMethod | Distance) -> str:
         >>> describe(String(shift=3, window=0)), describe(Plain())
         ('string(shift=3,window=0)', 'plain')
     """
-    values = [(f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default]
-    words = ",".join(f"{name}={brief_value(value)}" for name, value in values)
-    return f"{config.method}({words})" if words else config.method
+    parameters = []
+    for field_ in fields(config):
+        value = getattr(config, field_.name)
+        if value != field_.default:
+            parameters.append(f"{field_.name}={brief_value(value)}")
+    if not parameters:
+        return config.method
+    return f"{config.method}({','.join(parameters)})"
 
 
 def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:
@@ -114,4 +123,6 @@ def brief_value(value: Any) -> str:
     """
     if isinstance(value, tuple) and len(value) > 1:
         return f"{value[0]:g}..{value[-1]:g}"
-    return f"{value:g}" if isinstance(value, float) else f"{value}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

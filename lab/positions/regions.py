@@ -37,10 +37,12 @@ class Tile:
 
 def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
     """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square."""
+    # Earlier queries see no key.
     q = range(max(q.start, k.start + behind), q.stop)
     if not q:
         return
-    if len(q) == 1:  # decoding: a row of keys needs no causal kernel
+    # In decoding, a row of keys needs no causal kernel.
+    if len(q) == 1:
         yield Tile(q, range(k.start, q.stop - behind), "full")
         return
     seen_by_all = range(k.start, q.start - behind)
@@ -127,19 +129,25 @@ class ChunksBack:
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         back = q_pos // self.size - k_pos // self.size
-        return back >= self.least if self.most is None else (back >= self.least) & (back <= self.most)
+        if self.most is None:
+            return back >= self.least
+        return (back >= self.least) & (back <= self.most)
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut a rectangle per chunk."""
         for begin, part in by_chunk(q, self.size):
-            first = k.start if self.most is None else max(begin - self.most * self.size, k.start)
+            first = k.start
+            if self.most is not None:
+                first = max(begin - self.most * self.size, k.start)
             keys = range(first, begin - (self.least - 1) * self.size)
             if keys:
                 yield Tile(part, keys, "full")
 
     def queries_seeing(self, q: range, key: int) -> range:
         chunk = key // self.size
-        stop = q.stop if self.most is None else min(q.stop, (chunk + self.most + 1) * self.size)
+        stop = q.stop
+        if self.most is not None:
+            stop = min(q.stop, (chunk + self.most + 1) * self.size)
         return range(max(q.start, (chunk + self.least) * self.size), stop)
 
 

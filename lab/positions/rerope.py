@@ -44,6 +44,7 @@ class Rerope(Distance):
     @property
     def bands(self) -> tuple[Band, ...]:
         window = self.window
+        # Beyond the window every key is at 0 and every query at w, so that all distances are w.
         return (Band(Near(window), identity, identity), Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0))
 
 

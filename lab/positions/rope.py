@@ -40,6 +40,7 @@ class Rope(FrequencyMethod):
             >>> Rope().inv_freq(head_dim=4, theta=10000.0).tolist()
             [1.0, 0.01]
         """
+        # Imported here, so that settings are checked before torch loads.
         import torch
 
         j = torch.arange(head_dim // 2, dtype=torch.float64)
@@ -78,7 +79,8 @@ def smallest_base(window: int) -> float:
 def base_warning(theta: float, window: int) -> str | None:
     """Return one line of warning where a rotary base does not serve the training window."""
     longest = longest_context(theta)
-    if window <= longest * 1.05:  # the bound is a fit; TinyLlama's own 2,048 at 10,000 is within its error
+    # The bound is a fit. TinyLlama's own 2,048 at 10,000 is within its error.
+    if window <= longest * 1.05:
         return None
     return (
         f"model.theta={theta:g}: serves {longest:,} tokens (arXiv:2405.14591), the window is {window:,}, so that "

@@ -43,6 +43,7 @@ class SelfExtend(Distance):
     def bands(self) -> tuple[Band, ...]:
         """The neighbour window, and the grouped rest."""
         group, offset = self.group, self.window - self.window // self.group
+        # The offset is on the queries, so that keys beyond the window are rotated by their group alone.
         return (
             Band(Near(self.window), identity, identity),
             Band(Far(self.window), lambda m: m // group + offset, lambda n: n // group),

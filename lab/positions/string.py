@@ -23,9 +23,8 @@ from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
-RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin enter through the query and through the key
-
-
+# On the logits. The released factor is on cos and sin, which enter them through the query and through the key.
+RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2
 WINDOW = 128  # W of all models in the paper
 
 
@@ -62,10 +61,11 @@ class String(Distance):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a shift that no distance in the text reaches."""
+        if self.shift < length:
+            return []
         third = math.ceil(length / 3)
         rule = f"must be < the length {length}, or nothing is shifted (the paper allows L/3 <= S <= L/2)"
-        fault = self.fault("shift", f"{rule}; use {third} to {max(length // 2, third)}")
-        return [fault] if self.shift >= length else []
+        return [self.fault("shift", f"{rule}; use {third} to {max(length // 2, third)}")]
 
     @property
     def constant_factor(self) -> float:

@@ -56,7 +56,8 @@ class Parts(FrequencyMethod):
         low, high = self.ramp_ends(head_dim, theta)
         plain = Rope().inv_freq(head_dim, theta)
         ramp = ((plain.new_tensor(range(len(plain))) - low) / (high - low)).clamp(0, 1)
-        return plain * (1 - ramp * (1 - 1 / self.factor))  # exactly plain at factor 1
+        # The equation's sum in a form that is exactly plain at factor 1.
+        return plain * (1 - ramp * (1 - 1 / self.factor))
 
     def ramp_ends(self, head_dim: int, theta: float) -> tuple[float, float]:
         """Compute the pairs where interpolation begins and where it is complete.
@@ -76,7 +77,10 @@ class Parts(FrequencyMethod):
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
-        return low, high + (LEAST_RAMP if low == high else 0)
+        # The ramp divides by high - low.
+        if low == high:
+            high += LEAST_RAMP
+        return low, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,5 +101,5 @@ class Yarn(Parts):
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
         """Return the constant factor on the logits, float64 like `q_pos`."""
-        a = 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+        a = self.attention_factor or 0.1 * math.log(self.factor) + 1
         return q_pos.double() * 0 + float(a) ** 2
