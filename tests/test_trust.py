@@ -12,7 +12,7 @@ from eval.perplexity import main as perplexity
 from lab.core import plugins
 from lab.core.schema import OneOf, adapter
 from lab.core.yaml import format_yaml
-from lab.data.chat import around
+from lab.data.chat import frame_question
 from lab.export import main as export
 from lab.fit import read_arguments
 from lab.longrecipe.__main__ import main as longrecipe
@@ -114,4 +114,4 @@ def test_an_index_of_weights_names_files_of_its_folder(tmp_path, listed):
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ 'a' * 10**15 }}"])
 def test_a_template_that_fails_is_one_line(template):
     with refused("chat template: cannot be rendered ("):
-        around(template)
+        frame_question(template)

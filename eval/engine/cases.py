@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
 from lab.core import errors, schema
-from lab.data.chat import NO_TOKENS, around, render
+from lab.data.chat import NO_TOKENS, frame_question, render
 from lab.model.huggingface.config import special_texts
 from lab.probe.needles import Case, check_spelling
 
@@ -181,7 +181,7 @@ class ChatOptions(CellOptions):
 
 def build_asker(template: str, tokens: Mapping[str, str] = NO_TOKENS) -> Callable[[str], str]:
     """Return a function that writes a question by a template. Reject a template that does not write it."""
-    around(template, tokens)
+    frame_question(template, tokens)
     return lambda question: render(template, [{"role": "user", "content": question}], answer=True, tokens=tokens)
 
 

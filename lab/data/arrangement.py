@@ -6,10 +6,10 @@
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
     another     a run for each group of documents, ids from 0 in each, or running
 
-With a `block`, every block of so many tokens of the window is a run of its own.
-With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that sees
-only itself is then reassembled, with the ids its tokens have in the shuffled window. Attention depends on ids and
-visibility, not on the order of a row. No target crosses a document.
+With a `block`, every block of that number of tokens of the window is a run of its own. With chunks, documents are cut
+at random points and the chunks shuffled, while those of a document keep their order. A document that sees only itself
+is then reassembled, with the ids of its tokens in the shuffled window: attention depends on ids and visibility, not on
+the order of a row. No target crosses a document.
 
 Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
 repeating tokens, and scores targets across documents; here every token occurs once.
@@ -18,8 +18,8 @@ By a window schedule tokens see only their block of the window, and blocks grow 
 
     w(c) = min(L, w_s + floor((L - w_s) c / C))
 
-with the window L, the first block w_s, the tokens c of all batches before, and C, those from which on the window is
-whole.
+with the window L, the first block w_s, the tokens c of all earlier batches, and the tokens C at which a block is the
+full window.
 
     index in the window    0 1 2 3 4 5 6        blocks of w = 3    0 1 2 | 3 4 5 | 6
     documents              a a a a b b b        under the document mask    a a a | a | b | b b, cut at 3, 4 and 6
@@ -32,7 +32,9 @@ alpha = 1/8 at L = 8192 and steps of 1M tokens is C = 65B here, of 100B tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -46,7 +48,7 @@ class TokenRun:
     """Tokens that see each other causally in this order.
 
     Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
-    `matched` is false if sentences were taken although none contains an impactful token.
+    `matched` is false if no sentence of the window contains an impactful token.
     """
 
     tokens: IntArray
@@ -58,7 +60,7 @@ class TokenRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """How windows are arranged: the mask, and the tokens of an anchor mask, its anchor and that which it replaces."""
+    """How windows are arranged: the mask, and for an anchor mask its token, which replaces the token `bos`."""
 
     mask: WindowMask = field(default_factory=Causal)
     anchor: int | None = None
@@ -76,52 +78,63 @@ class Arrangement:
 
         Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (numbers from 0, rising) int64 (n,).
         """
-        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask.is_anchored else []
-        if self.mask.is_anchored:  # the anchor replaces the <bos> of each document
+        mask = self.mask
+        runs: list[TokenRun] = []
+        if mask.is_anchored:
+            runs.append(TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0])))
+            # the anchor replaces the <bos> of each document
             others = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
             tokens, targets, documents = tokens[others], targets[others], documents[others]
         if not len(tokens):
-            return anchor  # the window was one <bos>
+            return runs  # the window was one <bos>
         ids = np.arange(len(tokens), dtype=np.int64)
-        if self.mask.chunks is not None:
-            order = interleaved(documents, self.mask.chunks, generator)
-            if self.mask.method == "causal":
+        if mask.chunks is not None:
+            order = interleave_chunks(documents, mask.chunks, generator)
+            if mask.method == "causal":
                 tokens, documents = tokens[order], documents[order]
+                # the next token of the row is a target only if it is the next of the text
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
-            else:  # the row keeps its order, and a token takes the id of its place in the shuffled window
+            else:
+                # the row keeps its order, and a token takes the id of its index in the shuffled window
                 ids[order] = ids.copy()
-        if self.mask.method == "causal" and block is None:
+        if mask.method == "causal" and block is None:
             return [TokenRun(tokens, targets, ids)]  # the usual window, at twice the speed of what follows
-        groups = np.asarray(self.mask.group(documents))
+        groups = np.asarray(mask.group(documents))
         order = np.argsort(groups, kind="stable")
         tokens, targets, groups = tokens[order], targets[order], groups[order]
-        ids = ids[order] if self.mask.running else ids
+        if mask.running:
+            ids = ids[order]
         blocks = ids // (block or len(ids))
         # a run begins where the group or the block changes
-        begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in (groups, blocks)], axis=0))
-        parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
-        if self.mask.is_anchored:
-            return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
-        counts_on = self.mask.running and block is None
-        return [TokenRun(t, y, p if counts_on else p - p[0]) for t, y, p in parts]
+        begins = np.flatnonzero((np.diff(groups, prepend=-1) != 0) | (np.diff(blocks, prepend=-1) != 0)).tolist()
+        for begin, end in pairwise([*begins, len(ids)]):
+            run_ids = ids[begin:end]
+            if mask.is_anchored:
+                run_ids = run_ids + 1  # the anchor has id 0
+            elif block is not None or not mask.running:
+                run_ids = run_ids - run_ids[0]
+            runs.append(TokenRun(tokens[begin:end], targets[begin:end], run_ids, mask.is_anchored))
+        return runs
 
 
-def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:
-    """Cut each document at random points into `chunks` chunks and shuffle them, those of a document kept in order.
+def interleave_chunks(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:
+    """Cut each document at random points into `chunks` chunks and shuffle them; chunks of a document keep their order.
 
     A document of fewer tokens than chunks is cut between all its tokens.
 
     Shapes: documents (n,), rising; returns the new order, a permutation of 0 .. n - 1.
     """
     begins = np.flatnonzero(np.diff(documents, prepend=-1))
-    pieces: list[list[IntArray]] = []
-    for places in np.split(np.arange(len(documents)), begins[1:]):
-        cuts = generator.choice(len(places) - 1, size=min(chunks, len(places)) - 1, replace=False) + 1
-        pieces.append(np.split(places, np.sort(cuts)))
-    owners = np.repeat(np.arange(len(pieces)), [len(cut) for cut in pieces])
+    pieces: list[Iterator[IntArray]] = []
+    n_pieces = []
+    for indices in np.split(np.arange(len(documents)), begins[1:]):
+        cuts = generator.choice(len(indices) - 1, size=min(chunks, len(indices)) - 1, replace=False) + 1
+        pieces.append(iter(np.split(indices, np.sort(cuts))))
+        n_pieces.append(len(cuts) + 1)
+    # shuffling the documents' numbers in place of the chunks keeps the order within a document
+    owners = np.repeat(np.arange(len(pieces)), n_pieces)
     generator.shuffle(owners)
-    waiting = [iter(cut) for cut in pieces]
-    return np.concatenate([next(waiting[owner]) for owner in owners])
+    return np.concatenate([next(pieces[owner]) for owner in owners])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +144,7 @@ class WindowSchedule(Section):
     start: Length = 32
     """Tokens of the first blocks."""
     tokens: Positive
-    """Consumed tokens from which on the window is whole."""
+    """Consumed tokens from which on a block is the full window."""
 
     def block(self, window: int, consumed: int) -> int:
         """Compute the tokens of a block.

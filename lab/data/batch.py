@@ -1,7 +1,6 @@
-"""A batch: one pack as one row of attention, divided by who reads it.
+"""A batch: one pack as one row of attention, divided into values of the device and of the host.
 
-All that the device needs is a tensor of `inputs`: a step that copied host values to it would wait for them. The rest
-stays on the host.
+The device reads tensors of `inputs` alone: a step that copied other host values to the device would wait for them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from lab.evidence.base import in_ids
 class Inputs:
     """The tensors of a batch, which move to the device.
 
-    Ids count from 0 in every run where the pack has none, and in the padding; None means that of all tokens. `weights`
-    are the targets' loss weights, None where all scored targets weigh the same.
+    `position_ids` count from 0 in the padding, and in every run of a pack without ids; None means in all runs.
+    `weights` are the targets' loss weights, None if all scored targets weigh the same.
 
     Shapes: tokens, targets int64 and weights float32 (1, T); cu_seqlens int32 (runs + 1,); position_ids int64 (T,).
     """
@@ -51,8 +50,8 @@ class Inputs:
 class Runs:
     """The runs of a pack, as the host knows them.
 
-    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `anchors` holds the
-    index of each run's anchor, -1 for none, or is None where there are no anchors.
+    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `anchors` contains the
+    index of each run's anchor, -1 for none; it is None without anchors.
     """
 
     lengths: tuple[int, ...]
@@ -64,11 +63,11 @@ class Runs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tally:
-    """What is counted of a pack, beyond its runs.
+    """The counts of a pack, beyond its runs.
 
-    `ids` are None where they count from 0 in every run. `supervised` counts the targets that have a loss by visible
+    `ids` are None if they count from 0 in every run. `supervised` counts the targets that have a loss by visible
     context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
-    distance in ids where these have gaps. `selected` is that of lab.data.packing.Pack.
+    distance in ids if these have gaps. `selected` is that of lab.data.packing.Pack.
     """
 
     ids: np.ndarray | None
@@ -101,7 +100,7 @@ class Batch:
         return replace(self, inputs=self.inputs.map(Tensor.pin_memory))
 
     def to(self, device: torch.device) -> Batch:
-        """Move the tensors to a device, without a wait where they are pinned."""
+        """Move the tensors to a device, without a wait if they are pinned."""
         return replace(self, inputs=self.inputs.map(lambda tensor: tensor.to(device, non_blocking=True)))
 
 
@@ -113,13 +112,20 @@ def to_batch(pack: Pack) -> Batch:
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
     ids = from_0 if pack.position_ids is None else pack.position_ids
+    # runs whose ids count up by one have a constant shift, and attention needs only their first ids
     shifts = (ids - from_0)[:n_tokens]
-    starts = shifts[ends[:-1]]
+    firsts = shifts[ends[:-1]]
+    starts = None
+    if (shifts == np.repeat(firsts, pack.lengths)).all():
+        starts = tuple(firsts.tolist())
+    weights = None
+    if pack.weights is not None:
+        weights = torch.from_numpy(weighed.astype(np.float32))[None]
     evidence = demand = demand_by_ids = None
     if pack.distances is not None:
         evidence = by_distance(pack.distances[scored])
         demand = by_distance(pack.distances[weighed])
-        if pack.position_ids is not None:  # else distances in ids are those in tokens
+        if pack.position_ids is not None:  # without ids, distances in ids are those in tokens
             demand_by_ids = by_distance(in_ids(pack.distances, ids)[weighed])
     return Batch(
         inputs=Inputs(
@@ -127,11 +133,11 @@ def to_batch(pack: Pack) -> Batch:
             targets=torch.from_numpy(pack.targets)[None],
             cu_seqlens=torch.from_numpy(ends),
             position_ids=torch.from_numpy(ids),
-            weights=None if pack.weights is None else torch.from_numpy(weighed.astype(np.float32))[None],
+            weights=weights,
         ),
         runs=Runs(
             lengths=tuple(pack.lengths),
-            starts=tuple(starts.tolist()) if (shifts == np.repeat(starts, pack.lengths)).all() else None,
+            starts=starts,
             anchors=pack.anchors,
             n_targets=int(np.count_nonzero(scored)),
         ),

@@ -1,15 +1,14 @@
 """Conversations as one text, by a chat template: Jinja, as in a tokenizer_config.json.
 
-A template is rendered with `messages`, turns of `role` (system, user or assistant) and `content`, and with
-`add_generation_prompt`, whether an answer is to follow, as transformers' `apply_chat_template` renders it. In runs
-`bos_token` and `eos_token` are empty: the tokenizer adds what begins a text.
+A template is rendered as by transformers' `apply_chat_template`: with `messages`, turns of `role` (system, user or
+assistant) and `content`, and with `add_generation_prompt`, which is true if an answer follows. In runs `bos_token` and
+`eos_token` are empty: the tokenizer adds the tokens at the start of a text.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -20,23 +19,23 @@ USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-ASKED = "\x02"  # stands for a question
+QUESTION = "\x02"  # stands for a question; no template writes it
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
 Tokens = Mapping[str, str]
 NO_TOKENS: Tokens = MappingProxyType({})
-Parts = tuple[tuple[str, bool], ...]  # of a text, each with whether it is scored
+Parts = tuple[tuple[str, bool], ...]  # consecutive parts of a text, and whether each is scored
 
 
 @lru_cache(maxsize=8)
-def compiled(template: str) -> Any:
+def compile_template(template: str) -> Any:
     """Compile a template with the tags, functions and filter that transformers adds to Jinja."""
-    from jinja2 import TemplateError, ext, nodes  # here, as they take a tenth of a second
+    from jinja2 import TemplateError, ext, nodes  # not at the top: the import takes a tenth of a second
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(ext.Extension):
-        """The tag around what an assistant says; it has a scope of its own and changes no text."""
+        """The tag around the turns of an assistant; it has a scope of its own and changes no text."""
 
         tags = {"generation"}  # noqa: RUF012, as Jinja declares it
 
@@ -63,7 +62,7 @@ def compiled(template: str) -> Any:
 
 
 def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens: Tokens = NO_TOKENS) -> str:
-    """Write turns as one text; with `answer`, up to where the assistant's next turn begins.
+    """Write turns as one text; with `answer`, the prompt of the assistant's next turn follows.
 
     `tokens` are the texts of special tokens, such as `bos_token`, by name.
 
@@ -71,35 +70,37 @@ def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens
     """
     from jinja2 import TemplateError
 
-    values: dict[str, Any] = {**tokens, "messages": [*map(dict, turns)], "tools": None, "documents": None}
+    # a template may change the turns of its own copies
+    messages = [dict(turn) for turn in turns]
+    values: dict[str, Any] = {**tokens, "messages": messages, "tools": None, "documents": None}
     try:
-        return str(compiled(template).render(values, add_generation_prompt=answer))
+        return str(compile_template(template).render(values, add_generation_prompt=answer))
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
 
-def around(template: str, tokens: Tokens = NO_TOKENS) -> tuple[str, str]:
+def frame_question(template: str, tokens: Tokens = NO_TOKENS) -> tuple[str, str]:
     r"""Return what a template writes before and after a single question.
 
     Raises: ConfigError.
     Example:
-        >>> around(USER_ASSISTANT)
+        >>> frame_question(USER_ASSISTANT)
         ('USER: ', '\nASSISTANT:')
     """
-    question = {"role": "user", "content": ASKED}
-    before, asked, after = render(template, [question], answer=True, tokens=tokens).partition(ASKED)
-    if not asked:
+    question = {"role": "user", "content": QUESTION}
+    before, found, after = render(template, [question], answer=True, tokens=tokens).partition(QUESTION)
+    if not found:
         raise ConfigError("chat template: leaves out what a user says; correct its Jinja")
     return before, after
 
 
 def to_conversation(row: Row, template: str = USER_ASSISTANT) -> Parts | str:
-    """Cut a row in ShareGPT's format into parts, of which the assistant's turns are scored; or say why it is none.
+    """Cut a row in ShareGPT's format into parts, of which the assistant's turns are scored; or return why it cannot be.
 
-    Scored is what the template adds to a text that asks for an answer. In its default form a response ends with a line
-    break, so that a model learns to stop.
+    The text that the template adds to a text which asks for an answer is scored. In the default template a response
+    ends with a line break, so that a model learns to stop.
 
-    Raises: DataError for a template by which turns change what stands before them.
+    Raises: DataError for a template by which a turn changes the text of earlier turns.
     Example:
         >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
         >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns})]
@@ -108,22 +109,27 @@ def to_conversation(row: Row, template: str = USER_ASSISTANT) -> Parts | str:
     turns = row.get("conversations")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         return "no turns in field 'conversations'"
-    said: list[Turn] = []
-    grown = [("", False)]
+    messages: list[Turn] = []
+    texts = []  # the conversation so far, and whether what it adds to the one before is scored
     for turn in turns:
         role = ROLES.get(str(turn.get("from")))
         text = turn.get("value")
         if role is None or not isinstance(text, str):
             return "a turn without a known 'from' and a text 'value'"
-        answers = role == "assistant" and bool(text.strip())
-        if answers:
-            grown.append((render(template, said, answer=True), False))
-        said.append({"role": role, "content": text})
-        if answers:
-            grown.append((render(template, said), True))
-    grown.append((render(template, said), False))
-    if any(not after.startswith(before) for (before, _), (after, _) in pairwise(grown)):
-        raise DataError("data.corpus.template: a turn changes what stands before it; write one that only adds to it")
-    pieces = ((after.removeprefix(before), scored) for (before, _), (after, scored) in pairwise(grown))
-    parts = tuple(piece for piece in pieces if piece[0])
-    return parts if any(scored for _, scored in parts) else UNSCORED
+        is_answer = role == "assistant" and bool(text.strip())
+        if is_answer:
+            texts.append((render(template, messages, answer=True), False))
+        messages.append({"role": role, "content": text})
+        if is_answer:
+            texts.append((render(template, messages), True))
+    texts.append((render(template, messages), False))
+    before = ""
+    parts = []
+    for after, is_scored in texts:
+        if not after.startswith(before):
+            rule = "a turn changes what stands before it"
+            raise DataError(f"data.corpus.template: {rule}; write one that only adds to it")
+        if after != before:
+            parts.append((after.removeprefix(before), is_scored))
+        before = after
+    return tuple(parts) if any(is_scored for _, is_scored in parts) else UNSCORED

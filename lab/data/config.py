@@ -20,7 +20,7 @@ from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sec
 from lab.data.synthetic import example
 
 Mode = Literal["natural", "concatenated", "uniform"]
-GENERATED_VERSION = 1  # of the generators' output; raised with every change to one, so that old shards are not reused
+GENERATED_VERSION = 1  # of generated documents; raised with every change to them, so that old shards are not reused
 REPOSITORY = "cerebras/SlimPajama-627B"
 DERIVED_VERSION = 1  # of upsampling; raised with every change to the copies that it makes
 
@@ -54,13 +54,13 @@ class Dataset(Section):
     path: PathText | None = None
     """Folder, file or pattern of .arrow, .csv, .tsv, .json, .parquet and the like, or a folder of save_to_disk."""
     config: str | None = None
-    """Configuration of the data set; left out, its default."""
+    """Configuration of the data set. Default: the data set's own default."""
     split: str = "train"
     """Split of the data set."""
     text: str = "text"
     """Column of the text; a dot leads into a nested one."""
     source: str | None = None
-    """Column that names a document's source, as meta.redpajama_set_name; left out, all have the data set's name."""
+    """Column that names a document's source, as meta.redpajama_set_name. Default: the data set is the source."""
 
     def rules(self) -> Iterator[str]:
         if (self.repository is None) == (self.path is None):
@@ -78,13 +78,13 @@ class Slimpajama(Section):
 
     name: Literal["slimpajama"] = "slimpajama"
     path: PathText | None = None
-    """Folder of .jsonl.zst or .parquet files; left out, they are streamed from the hub."""
+    """Folder of .jsonl.zst or .parquet files. Default: they are streamed from the hub."""
     repository: str = REPOSITORY
     """Data set of the hub, OWNER/NAME."""
 
     def rules(self) -> Iterator[str]:
         if self.path is not None and self.repository != REPOSITORY:
-            yield self.fault("repository", "would be ignored beside path; leave one of them out")
+            yield self.fault("repository", "would be ignored, as path is set; remove one of them")
 
     @property
     def dataset(self) -> Dataset:
@@ -101,13 +101,13 @@ class Conversations(Section):
     path: PathText
     """A .jsonl, .jsonl.zst or .parquet file, or a folder of them, with `conversations`: turns of `from` and `value`."""
     min_tokens: Annotated[int, Ge(0), Le(2**24)] = 0
-    """Fewest tokens of a conversation, and of each sample of one that is cut; shorter ones are left out."""
+    """Fewest tokens of a conversation, or of each sample of a longer one; shorter ones are skipped."""
     max_tokens: Annotated[int, Ge(2), Le(2**24)] | None = None
-    """Most tokens of a sample: longer conversations are cut between turns; left out, they stay whole."""
+    """Most tokens of a sample: longer conversations are cut between turns. Default: none is cut."""
     min_ascii: Share = 0.0
     """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
     limit: Positive | None = None
-    """Samples to take, from the first; left out, all."""
+    """Samples to take, from the first. Default: all."""
     template: str = USER_ASSISTANT
     """Jinja by which turns become text, special tokens in it too; evaluations and exports take it from the run."""
 
@@ -171,7 +171,7 @@ class Upsample(Section):
     share: Annotated[float, Gt(0), Lt(1)] = 0.7
     """Share of each source's tokens in long documents afterwards."""
     tokens: Positive | None = None
-    """Approximate number of tokens to train on afterwards; left out, as many as before."""
+    """Approximate number of tokens to train on afterwards. Default: the number before."""
 
 
 def digest_of_identity(identity: dict[str, Any]) -> str:
@@ -191,24 +191,26 @@ class DataConfig(Section):
     held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
     """Share of documents kept from training, chosen by a hash of the text."""
     upsample: Upsample | None = None
-    """Long documents copied and short ones left out, by probe-lab prepare; left out, documents unchanged."""
+    """Long documents copied and short ones excluded, by probe-lab prepare. Default: documents are unchanged."""
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"
     """Folder that holds the token shards of all corpora."""
     changed_sources: Literal["reject", "accept"] = "reject"
-    """What happens if the corpus's files, its commit on the hub or the tokenizer changed after the shards were made."""
+    """Response to a change of the corpus's files, its commit on the hub or the tokenizer after preparation."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     schedule: WindowSchedule | None = None
-    """Blocks of the window that grow in training, outside of which tokens see nothing; left out, windows are whole."""
+    """Blocks of the window that grow in training; tokens see only their block. Default: full windows."""
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse blocks that do not grow to the whole window in training."""
-        if self.schedule is not None and self.schedule.start >= self.window:
+        """Reject blocks that do not grow to the full window in training."""
+        if self.schedule is None:
+            return
+        if self.schedule.start >= self.window:
             yield run.fault("data.schedule.start", f"must be < data.window={self.window}; lower it")
-        if self.schedule is not None and self.schedule.tokens > run.train.tokens:
-            rule = f"must be <= train.tokens={run.train.tokens}, or the window is never whole; lower it"
+        if self.schedule.tokens > run.train.tokens:
+            rule = f"must be <= train.tokens={run.train.tokens}, or no block is a full window; lower it"
             yield run.fault("data.schedule.tokens", rule)
 
     @property
@@ -224,7 +226,7 @@ class DataConfig(Section):
 
     @property
     def has_labels(self) -> bool:
-        """Whether each document's generator can tell what its tokens copy."""
+        """Whether the documents' generator can label what their tokens copy."""
         return isinstance(self.corpus, Synthetic) and self.upsample is None
 
     @property
@@ -246,7 +248,7 @@ class DataConfig(Section):
         if isinstance(self.tokenizer, Bpe):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
-            identity["wording"] = example()  # which documents spell out
+            identity["wording"] = example()  # the texts that documents contain: other wordings make other shards
             identity["version"] = GENERATED_VERSION
         if self.corpus.plugin:
             identity["plugin"] = self.corpus.plugin
@@ -254,5 +256,7 @@ class DataConfig(Section):
 
     @property
     def shard_name(self) -> str:
-        derived = "-upsampled" if self.upsample is not None else ""
-        return f"{self.corpus.name}{derived}-{digest_of_identity(self.shard_identity())}"
+        name = self.corpus.name
+        if self.upsample is not None:
+            name += "-upsampled"
+        return f"{name}-{digest_of_identity(self.shard_identity())}"

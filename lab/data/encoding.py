@@ -1,4 +1,4 @@
-"""Texts as token ids: long texts in pieces, and the bytes of the original text that each token stands for.
+"""Texts as token ids: long texts in pieces, and the bytes of the original text that each token encodes.
 
 The tokenizers library takes five times as long for one long text as for its pieces. A text is cut where the tokens of
 the characters around the cut are those of its two sides, so that the pieces have the tokens of the whole text:
@@ -28,11 +28,11 @@ BATCH_PIECES = 256
 BOUNDARY = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)")
 
 Counts = np.typing.NDArray[np.uint32]
-TokensOf = Callable[[str], list[Any]]
+Tokenize = Callable[[str], list[Any]]
 
 
 def read_unchanged(file: Path) -> Tokenizer:
-    """Read a tokenizer.json with the settings that are in it.
+    """Read a tokenizer.json without a change of its settings.
 
     Raises: DataError.
     """
@@ -43,7 +43,7 @@ def read_unchanged(file: Path) -> Tokenizer:
 
 
 def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
-    """Find what changes the tokens of a text besides their encoding, each with the call that switches it off."""
+    """Find settings that change the tokens of a text besides their encoding, with the call that switches each off."""
     found: dict[str, Callable[[], object]] = {}
     if tokenizer.truncation is not None:
         found["truncation"] = tokenizer.no_truncation
@@ -57,12 +57,12 @@ def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
 
 @lru_cache(8)
 def settings_in(file: Path, changed: int) -> tuple[str, ...]:
-    """Name the settings in a tokenizer.json; `changed` is when it was, so that it is read once."""
+    """Name the settings of a tokenizer.json; the cache reads the file again if its time `changed`."""
     return tuple(own_settings(read_unchanged(file)))
 
 
 def refuse_shortened(folder: Path) -> None:
-    """Refuse shards whose texts were tokenized with settings that are switched off now: the folder's copy has them.
+    """Reject shards whose texts were tokenized with settings that are now off: the folder's tokenizer.json has them.
 
     Raises: DataError.
     """
@@ -72,27 +72,29 @@ def refuse_shortened(folder: Path) -> None:
         raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
 
 
-def cut_text(text: str, tokens_of: TokensOf) -> list[tuple[str, str]]:
-    """Cut a long text into pieces, each with what follows it and belongs to no piece: a space, or nothing."""
+def cut_text(text: str, tokenize: Tokenize) -> list[tuple[str, str]]:
+    """Cut a long text into pieces, each with the text between it and the next piece: a space, or nothing."""
     pieces = []
     begin = 0
     for start in range(PIECE, len(text) - PIECE, PIECE):
-        cut = find_cut(text, start, tokens_of)
-        if cut is not None:  # else the piece grows
+        cut = find_cut(text, start, tokenize)
+        if cut is not None:  # without a cut, this piece and the next one are one
             end, after = cut
             pieces.append((text[begin:end], text[end:after]))
             begin = after
     return [*pieces, (text[begin:], "")]
 
 
-def find_cut(text: str, start: int, tokens_of: TokensOf) -> tuple[int, int] | None:
-    """Find the first cut from an index on that changes no token: where one piece ends, and where the next begins."""
+def find_cut(text: str, start: int, tokenize: Tokenize) -> tuple[int, int] | None:
+    """Find the first cut from an index on that changes no token: the end of one piece and the start of the next."""
     for boundary in islice(BOUNDARY.finditer(text, start, start + PIECE // 2), TRIES):
         end = boundary.start()
-        left = tokens_of(text[end - AROUND : end])
-        choices = (end, end + 1) if text[end] == " " else (end,)
+        left = tokenize(text[end - AROUND : end])
+        choices = [end]
+        if text[end] == " ":  # the tokenizer may add this space to the next piece by itself
+            choices.append(end + 1)
         for after in choices:
-            if left + tokens_of(text[after : after + AROUND]) == tokens_of(text[end - AROUND : after + AROUND]):
+            if left + tokenize(text[after : after + AROUND]) == tokenize(text[end - AROUND : after + AROUND]):
                 return end, after
     return None
 
@@ -100,22 +102,27 @@ def find_cut(text: str, start: int, tokens_of: TokensOf) -> tuple[int, int] | No
 def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], *, counts_bytes: bool = False
 ) -> Iterator[tuple[Counts, Counts | None]]:
-    """Encode texts without the tokens that begin and end a document, with the bytes of each token if they are wanted.
+    """Encode texts without the special tokens of a document; with `counts_bytes` also the bytes of each token.
 
     Shapes: ids and bytes uint32 (tokens,); the bytes of a text's tokens add up to those of the text.
     """
 
-    def tokens_of(text: str) -> list[int]:
+    def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    pieces = [cut_text(text, tokens_of) for text in texts]
-    run = tokenizer.encode_batch if counts_bytes else tokenizer.encode_batch_fast  # which computes no offsets
-    all_pieces = [piece for own in pieces for piece, _ in own]
-    starts = range(0, len(all_pieces), BATCH_PIECES)
-    encodings = chain.from_iterable(run(all_pieces[k : k + BATCH_PIECES], add_special_tokens=False) for k in starts)
-    for own in pieces:
+    run = tokenizer.encode_batch if counts_bytes else tokenizer.encode_batch_fast  # the fast one computes no offsets
+    pieces_of_texts = [cut_text(text, encode) for text in texts]
+
+    def encode_pieces() -> Iterator[Encoding]:
+        pieces = [piece for piece, _ in chain.from_iterable(pieces_of_texts)]
+        for start in range(0, len(pieces), BATCH_PIECES):
+            yield from run(pieces[start : start + BATCH_PIECES], add_special_tokens=False)
+
+    encodings = encode_pieces()
+    for pieces in pieces_of_texts:
         ids, sizes = [], []
-        for (piece, dropped), encoding in zip(own, encodings):  # the pieces first, or an encoding would be lost
+        for piece, dropped in pieces:
+            encoding = next(encodings)
             ids.append(np.array(encoding.ids, dtype=np.uint32))
             if counts_bytes:
                 sizes.append(count_bytes(encoding, piece + dropped))
@@ -123,9 +130,9 @@ def encode_texts(
 
 
 def count_bytes(encoding: Encoding, text: str) -> Counts:
-    """Count the bytes of a text from the end of each token to that of the next, and to the text's end in the last.
+    """Count the bytes of a text from the end of each token to the end of the next; the last token has the rest.
 
-    What the tokenizer drops counts as well: of the original text nothing is lost.
+    So text that the tokenizer drops counts as well, and the counts add up to the bytes of the original text.
 
     Example:
         >>> from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -135,6 +142,7 @@ def count_bytes(encoding: Encoding, text: str) -> Counts:
         >>> count_bytes(tokenizer.encode(text), text).tolist()
         [3, 4]
     """
+    # tokens that share a character share its end: the first of them takes its bytes, the others none
     ends = np.maximum.accumulate([end for _, end in encoding.offsets] or [0])
     ends[-1] = len(text)
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 
@@ -33,7 +32,7 @@ SavedState = Sequence[int] | np.ndarray  # of a stream, see `PackStream.state`
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Pack:
     """One micro-batch.
 
@@ -141,24 +140,10 @@ class PackStream:
         self.buffer[sample] = segment, length
         insort(self.by_length, (length, -sample))
 
-    def _read(self, segment: Segment) -> tuple[IntArray, IntArray, IntArray]:
-        """Read a segment's tokens, its scored targets, and the numbers of the tokens' documents."""
-        start, length, continues = segment
-        store = self.settings.store
-        # a segment that continues has one token more: the target of its last token
-        read = store.read(start, length + continues).astype(np.int64)
-        documents = store.document_numbers(start, len(read))
-        follows = documents[1:] == documents[:-1]
-        if not store.scores_all:
-            follows &= store.read(start, len(read), "scored")[1:] != 0
-        targets = np.full(length, IGNORE, dtype=np.int64)
-        np.copyto(targets[: len(follows)], read[1:], where=follows)
-        return read[:length], targets, documents[:length]
-
     def _runs(self, segment: Segment, sample: int) -> list[TokenRun]:
         """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
         settings = self.settings
-        tokens, targets, documents = self._read(segment)
+        tokens, targets, documents = read_segment(settings.store, segment)
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
@@ -190,24 +175,23 @@ class PackStream:
             stream=self.stream,
             state=self.state(),
         )
-        if any(run.ids[0] != 0 or run.ids[-1] != len(run.ids) - 1 for run in runs):  # ids rise, by one without gaps
-            pack = replace(pack, position_ids=self._row([run.ids for run in runs], 0))
+        # ids rise within a run: from 0 to one less than its length they have no gaps, and the pack needs none
+        if any(run.ids[0] != 0 or run.ids[-1] != len(run.ids) - 1 for run in runs):
+            pack.position_ids = self._row([run.ids for run in runs], 0)
         if settings.arrangement.mask.is_anchored:
-            pack = replace(pack, anchors=find_anchors(runs))
+            pack.anchors = find_anchors(runs)
         if settings.selection is not None:
             n_unmatched = sum(not run.matched for run in runs)
             n_short = sum(len(run.tokens) < settings.selection.budget for run in runs)
-            pack = replace(pack, selected=(len(runs), n_unmatched, n_short))
+            pack.selected = len(runs), n_unmatched, n_short
         if settings.sidecars:
-            stored = {kind: self._stored(numbers, segments) for kind, numbers in settings.sidecars.items()}
-            pack = replace(pack, stored=stored)
+            pack.stored = {kind: self._stored(numbers, segments) for kind, numbers in settings.sidecars.items()}
         if settings.evidence is not None:
             stored_distances = pack.stored.get(settings.evidence.method)
-            distances = settings.evidence.distances(pack.tokens, pack.targets, pack.lengths, stored_distances)
-            pack = replace(pack, distances=distances)
+            pack.distances = settings.evidence.distances(pack.tokens, pack.targets, pack.lengths, stored_distances)
         if settings.weights is not None:
             generator = np.random.default_rng([settings.seed, samples[0], OF_WEIGHTS])
-            pack = replace(pack, weights=weigh_by_evidence(settings.weights, pack, generator))
+            pack.weights = weigh_by_evidence(settings.weights, pack, generator)
         return pack
 
     def _stored(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
@@ -219,6 +203,20 @@ class PackStream:
             row[begin : begin + len(read)] = read
             begin += length
         return row
+
+
+def read_segment(store: TokenStore, segment: Segment) -> tuple[IntArray, IntArray, IntArray]:
+    """Read a segment's tokens, its scored targets, and the numbers of the tokens' documents."""
+    start, length, continues = segment
+    # a segment that continues has one token more: the target of its last token
+    read = store.read(start, length + continues).astype(np.int64)
+    documents = store.document_numbers(start, len(read))
+    follows = documents[1:] == documents[:-1]
+    if not store.scores_all:
+        follows &= store.read(start, len(read), "scored")[1:] != 0
+    targets = np.full(length, IGNORE, dtype=np.int64)
+    np.copyto(targets[: len(follows)], read[1:], where=follows)
+    return read[:length], targets, documents[:length]
 
 
 def find_anchors(runs: list[TokenRun]) -> tuple[int, ...]:
@@ -285,9 +283,9 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
         remedy = "lower it, shorten --length, raise data.held_out_frac, or use --text"
         raise DataError(f"--windows={windows}: {rule}; {remedy}")
     segments = index_segments(store, "concatenated", length)
-    settings = PackSettings(store=store, segments=segments, pack_tokens=length, seed=seed, look_ahead=1)
-    tokens, targets = [], []
-    for pack in islice(PackStream(settings), windows):
-        tokens.append(pack.tokens)
-        targets.append(pack.targets)
-    return Windows(np.stack(tokens), np.stack(targets))
+    all_tokens, all_targets = [], []
+    for number in sample_segments(np.arange(windows), segments.n, seed).tolist():
+        tokens, targets, _ = read_segment(store, segments.locate(number))
+        all_tokens.append(tokens)
+        all_targets.append(targets)
+    return Windows(np.stack(all_tokens), np.stack(all_targets))

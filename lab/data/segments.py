@@ -6,12 +6,12 @@ A segment is a piece of at most L tokens of one document. The three modes (arXiv
     concatenated  documents joined, cut every L tokens, so that every window is full
     uniform       documents joined, cut so that every length 1..L is equally frequent
 
-Every mode locates segment i without reading the segments before it. In mode natural an index, saved beside each shard,
-counts the segments before every GROUP-th document: a billion documents have 31 MB of it.
+Every mode locates segment i without reading the segments before it. In mode natural an index, saved next to each shard,
+counts the segments before every GROUP-th document: it takes 31 MB for a billion documents.
 
-Samples are permute without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
-network permutes the numbers of 2h bits, the smallest even width that holds n. A result outside 0 .. n - 1 is permuted
-again until it falls inside, which keeps the map a permutation.
+Samples are shuffled without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
+network permutes the numbers of 2h bits, the smallest even width for n numbers. A result outside 0 .. n - 1 is permuted
+again until it is inside, so that the map stays a permutation.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Segment(NamedTuple):
 def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegments | CutSegments:
     """Number the segments of a split.
 
-    Raises: DataError where the split is shorter than one window of a mode that needs full ones.
+    Raises: DataError if the split is shorter than one window of a mode that needs full windows.
     """
     if mode == "natural":
         return NaturalSegments(store, window)
     lengths = [window]
-    if mode == "uniform":  # each of 1 .. window once
+    if mode == "uniform":  # a block has each of 1 .. window once, in an order that the window alone decides
         lengths = (1 + permute(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
     if store.n_tokens < sum(lengths):
         rule = f"needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}"
@@ -65,7 +65,7 @@ class NaturalSegments:
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.store, self.window = store, window
-        self.counts = [group_counts(shard, window) for shard in store.shards]
+        self.counts = [count_groups(shard, window) for shard in store.shards]
         self.starts = np.cumsum([0, *(int(counts[-1]) for counts in self.counts)])
         self.n = int(self.starts[-1])
 
@@ -77,10 +77,12 @@ class NaturalSegments:
         number -= int(self.starts[shard])
         # the index narrows the search to a group, whose documents are then counted: memory grows with groups alone
         group = int(counts.searchsorted(number, side="right"))
-        begin, before = (int(ends[group * GROUP - 1]), int(counts[group - 1])) if group else (0, 0)
+        begin = 0
+        if group:
+            begin = int(ends[group * GROUP - 1])
+            number -= int(counts[group - 1])
         group_ends = ends[group * GROUP : (group + 1) * GROUP]
-        pieces = segment_counts(group_ends, self.window, begin)
-        number -= before
+        pieces = count_segments(group_ends, self.window, begin)
         document = int(pieces.searchsorted(number, side="right"))
         if document:
             begin = int(group_ends[document - 1])
@@ -93,7 +95,7 @@ class NaturalSegments:
 class CutSegments:
     """Blocks of joined documents, each cut to the same lengths in the same order.
 
-    The split's last tokens, less than a block, are left out.
+    The split's last tokens, less than a block, are skipped.
     """
 
     def __init__(self, store: TokenStore, lengths: list[int]) -> None:
@@ -103,15 +105,16 @@ class CutSegments:
 
     def locate(self, number: int) -> Segment:
         """Locate a segment's block, then the piece in the cut that all blocks share."""
-        block, place = divmod(number, len(self.ends) - 1)
-        start, stop = (block * self.ends[-1] + end for end in self.ends[place : place + 2])
-        return Segment(start, stop - start, stop < self.n_tokens)
+        block, piece = divmod(number, len(self.ends) - 1)
+        start = block * self.ends[-1] + self.ends[piece]
+        length = self.ends[piece + 1] - self.ends[piece]
+        return Segment(start, length, start + length < self.n_tokens)
 
 
 SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1
 
 
-def segment_counts(ends: IntArray, window: int, begin: int = 0) -> IntArray:
+def count_segments(ends: IntArray, window: int, begin: int = 0) -> IntArray:
     """Count the segments up to and including each document: int64 (documents,); the first document begins at `begin`.
 
     Documents without tokens have none.
@@ -119,18 +122,18 @@ def segment_counts(ends: IntArray, window: int, begin: int = 0) -> IntArray:
     return np.cumsum(-(-np.diff(ends, prepend=begin) // window))
 
 
-def group_counts(shard: Shard, window: int) -> IntArray:
+def count_groups(shard: Shard, window: int) -> IntArray:
     """Read or compute, and then save, the segments up to and including each group of documents: int64 (groups,).
 
-    The file's name holds a part of the hash of the documents' ends, so that the index of another shard is not read. A
-    folder that cannot be written is no error.
+    A folder that cannot be written is no error.
     """
+    # a part of the hash of the documents' ends in the name: the index of other documents is not found
     digest = shard.manifest["files"][f"{shard.split}.ends.bin"]["sha256"][:8]
     path = shard.folder / f".segments-{shard.split}-{window}-{digest}.npy"
-    with suppress(DataError):  # of one that is not what was written, which is built again
+    with suppress(DataError):  # an index that is not what was written is built again
         if (saved := sidecars.load(path)) is not None:
             return saved
-    counts = segment_counts(shard.ends, window)
+    counts = count_segments(shard.ends, window)
     index: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     with suppress(OSError, DiskError):
         sidecars.save(path, index)
@@ -138,19 +141,19 @@ def group_counts(shard: Shard, window: int) -> IntArray:
 
 
 def index_documents(folder: Path, window: int) -> None:
-    """Save the indices by which runs find segments of `window` tokens, those that are missing.
+    """Save the missing indices by which runs find segments of `window` tokens.
 
     Raises: DataError for shards that are not what prepared.json records.
     """
     manifests = read_manifests(folder)
     for split in SPLITS:
         for shard in Shard.open_all(manifests, split):
-            group_counts(shard, window)
+            count_groups(shard, window)
 
 
 def permute(indices: Numbers, n: int, key: int) -> Numbers:
     """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects."""
-    half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
+    half = max(1, ((n - 1).bit_length() + 1) // 2)  # bits: half of the smallest even number for 0 .. n - 1
     keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
     images: Numbers = feistel(indices, half, keys)
     while len(outside := np.flatnonzero(images >= n)):
@@ -169,6 +172,7 @@ def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
 
 def mix(value: Any) -> Any:
     """Scramble 64 bits (the splitmix64 finaliser)."""
+    # the mask is for Python's integers, which have no width; those of numpy wrap around at 64 bits by themselves
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
@@ -177,9 +181,9 @@ def mix(value: Any) -> Any:
 
 def sample_segments(samples: IntArray, n: int, seed: int) -> IntArray:
     """Return the segments of global samples; every epoch of n samples is a shuffle of its own."""
-    epochs, places = np.divmod(samples, n)
-    found = np.empty_like(samples)
+    epochs, indices = np.divmod(samples, n)
+    segments = np.empty_like(samples)
     for epoch in np.unique(epochs).tolist():
-        own = epochs == epoch
-        found[own] = permute(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
-    return found
+        of_epoch = epochs == epoch
+        segments[of_epoch] = permute(indices[of_epoch].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+    return segments

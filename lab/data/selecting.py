@@ -3,7 +3,7 @@
 The impactful token types are read from eval.impact's result, whose `token_ids` belong to one vocabulary.
 
 Parts of speech of token types come from a spaCy pipeline: each type takes its most frequent label. Texts are joined
-from their tokens, so that the characters of every token are known; a token's label is that of most of its characters.
+from their tokens, so that the characters of every token are known; a token takes the label of most of its characters.
 White space is SPACE, words without a label are X; all others are the labels of Universal Dependencies, as in
 arXiv:2409.00509, Figure 4.
 """
@@ -40,10 +40,9 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Draws samples of at most `budget` tokens; without `impactful` every sentence remains.
+    """Selects sentences of a window, at most `budget` tokens; without `impactful` every sentence remains.
 
-    Shapes: `ends` and `impactful`, of every token id whether it ends a sentence and whether it is impactful, bool
-        (vocab_size,).
+    Shapes: `ends` and `impactful` bool (vocab_size,): whether a token id ends a sentence, and whether it is impactful.
     """
 
     config: LongRecipe
@@ -52,34 +51,36 @@ class Selection:
     impactful: BoolArray | None
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
-        """Split a window, and return its sentences, which of them remain, and whether any has an impactful token."""
+        """Split a window; return its sentences' lengths, which remain, and whether any has an impactful token."""
         lengths = split_sentences(tokens, self.ends)
         everything = np.ones(len(lengths), dtype=np.bool_)
         if self.impactful is None:
             return lengths, everything, True
         remaining = sentences_with(self.impactful, tokens, lengths)
-        return (lengths, remaining, True) if remaining.any() else (lengths, everything, False)
+        if not remaining.any():  # a window without impactful tokens is still trained on
+            return lengths, everything, False
+        return lengths, remaining, True
 
     def length(self, tokens: IntArray) -> int:
-        """Return the length in tokens of a window's sample, which does not depend on the draw."""
+        """Return the length in tokens of a window's sample, which does not depend on random choices."""
         lengths, remaining, _ = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
     def sample(self, tokens: IntArray, targets: IntArray, generator: np.random.Generator) -> TokenRun:
-        """Draw sentences of a window, then ids that break between them only.
+        """Sample sentences of a window, then ids that break between them only.
 
-        A target is scored where it follows in the sample. arXiv:2409.00509 does not specify the end of a sentence whose
-        successor is left out, and the choice is ours.
+        A target is scored if it is the next token of the sample. arXiv:2409.00509 does not specify the end of a
+        sentence whose successor is excluded, and the choice is ours.
 
         Shapes: int64 (target_len,).
         """
         lengths, remaining, matched = self.sentences(tokens)
         drawn = draw_sentences(lengths, remaining, self.budget, generator)
-        places = kept_indices(lengths, drawn)
-        ids = skip_positions(self.config, len(places), sentence_lengths=drawn[drawn > 0], generator=generator)
-        # a sentence that was left out lies between two drawn tokens whose places are not neighbours
-        follows = np.diff(places, append=-1) == 1
-        return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
+        indices = kept_indices(lengths, drawn)
+        ids = skip_positions(self.config, len(indices), sentence_lengths=drawn[drawn > 0], generator=generator)
+        # an excluded sentence is between two sampled tokens whose indices are not neighbours
+        follows = np.diff(indices, append=-1) == 1
+        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids, matched=matched)
 
 
 def result_file(path: Path) -> Path:
@@ -87,7 +88,7 @@ def result_file(path: Path) -> Path:
 
 
 def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
-    """Read the impactful token types: of every token id, whether it is one.
+    """Read the impactful token types, true for their token ids.
 
     Shapes: bool (vocab_size,).
     Raises: ConfigError for a missing or broken file, another vocabulary, or no token types.
@@ -100,8 +101,10 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
         if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
             raise ValueError("its token_ids are none of this vocabulary")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        fault = "no such file" if isinstance(error, FileNotFoundError) else f"is no result of impact ({error})"
-        raise ConfigError(f"{FIELD}={path}: {fault}; {made}") from error
+        rule = f"is no result of impact ({error})"
+        if isinstance(error, FileNotFoundError):
+            rule = "no such file"
+        raise ConfigError(f"{FIELD}={path}: {rule}; {made}") from error
     if of != vocabulary_hash(tokenizer):
         raise ConfigError(f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; {made}")
     types = np.zeros(size, dtype=np.bool_)
@@ -116,7 +119,7 @@ class ImpactConfig(Section):
     windows: Tests = 50
     """Windows that both models score."""
     length: Annotated[int, Ge(2)] | None = None
-    """Tokens of a window, the target length; left out, the training window of TUNED."""
+    """Tokens of a window, the target length. Default: the training window of TUNED."""
     top: PositiveShare = 0.2
     """Share of the targets at each position that is marked: those whose logit changes most."""
     by: Literal["token", "class", "pos"] = "token"
@@ -128,15 +131,15 @@ class ImpactConfig(Section):
     tagger: PathText | None = None
     """spaCy pipeline that labels parts of speech: the name of an installed one, or its folder."""
     text: PathText | None = None
-    """Source of the windows, a .txt, .json or .jsonl file; left out, held-out documents of the corpus TUNED was trained
-    on, one after the other."""
+    """Source of the windows, a .txt, .json or .jsonl file. Default: held-out documents of the corpus of TUNED, in
+    order."""
     seed: Seed = 0
     """Seed of the choice of windows."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
+    """Device; auto takes a GPU if there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse a tagger that would be ignored, or a missing one."""
+        """Reject a tagger that would be ignored, or a missing one."""
         if self.by == "pos" and self.tagger is None:
             return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use class"]
         if self.by != "pos" and self.tagger is not None:
@@ -156,40 +159,50 @@ def open_tagger(name: str) -> Any:
     try:
         return spacy.load(name, exclude=UNUSED)
     except (OSError, ValueError, ImportError) as error:
-        remedy = (
-            "install a pipeline, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
-        )
+        remedy = "install one, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
         raise ConfigError(f"--tagger={name}: cannot be opened ({first_line(error)}); {remedy}") from error
 
 
 def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | None]) -> dict[int, str]:
     """Determine the part of speech of every token type in some texts; ties are resolved alphabetically.
 
-    `texts` holds the text of every token, None for special tokens, which take no label.
+    `texts` are those of all tokens, None for special tokens, which take no label.
 
     Shapes: rows of (n_tokens,).
     Raises: ConfigError for a pipeline that labels nothing.
     """
-    counts: dict[int, Counter[str]] = defaultdict(Counter)
     spelled = [BREAK if text is None else text for text in texts]
-    pieces = [row[start : start + PIECE].tolist() for row in rows for start in range(0, len(row), PIECE)]
-    documents = tagger.pipe("".join(spelled[token] for token in piece) for piece in pieces)
-    for piece, document in zip(pieces, documents, strict=True):
-        for token, label in zip(piece, labels_of([spelled[token] for token in piece], document), strict=True):
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    n_labels: Counter[str] = Counter()
+    pieces: list[list[int]] = []
+    words: list[list[str]] = []
+    for row in rows:
+        for start in range(0, len(row), PIECE):
+            piece = row[start : start + PIECE].tolist()
+            pieces.append(piece)
+            words.append([spelled[token] for token in piece])
+    documents = tagger.pipe(map("".join, words))
+    for piece, piece_words, document in zip(pieces, words, documents, strict=True):
+        for token, label in zip(piece, align_labels(piece_words, document), strict=True):
             if texts[token] is not None:
                 counts[token][label] += 1
-    if not {label for labels in counts.values() for label in labels} - {UNLABELLED, SPACE}:
+                n_labels[label] += 1
+    if n_labels.keys() <= {UNLABELLED, SPACE}:
         remedy = "give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
         raise ConfigError(f"--tagger: labels no part of speech; {remedy}")
-    return {token: min(labels, key=lambda label: (-labels[label], label)) for token, labels in counts.items()}
+    labels = {}
+    for token, numbers in counts.items():
+        labels[token] = min(numbers, key=lambda label: (-numbers[label], label))
+    return labels
 
 
-def labels_of(words: Sequence[str], document: Any) -> Iterator[str]:
+def align_labels(words: Sequence[str], document: Any) -> Iterator[str]:
     """Yield the label of each token of a tagged text, by its characters: that of most of them, the first in a tie."""
-    labels: list[str] = [""] * len(document.text)
+    labels: list[str] = [""] * len(document.text)  # of each character
     for word in document:
         if not word.is_space:
             labels[word.idx : word.idx + len(word)] = [word.pos_ or UNLABELLED] * len(word)
     for begin, end in pairwise(accumulate(map(len, words), initial=0)):
-        counts = Counter(label for label in labels[begin:end] if label)
+        counts = Counter(labels[begin:end])
+        del counts[""]
         yield counts.most_common(1)[0][0] if counts else SPACE

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NotRequired, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
@@ -150,22 +151,21 @@ class TokenShardWriter:
     def __init__(
         self, temporary: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
     ) -> None:
-        self.temporary, self.dtype, self.name = temporary, dtype, name
+        self.temporary, self.dtype, self.name, self.marks_scored = temporary, dtype, name, marks_scored
         temporary.mkdir(parents=True)
-        self.files: dict[tuple[Split, str], BinaryIO] = {}
-        self.ends: dict[Split, list[int]] = {}  # after the 0 at which the first document begins
-        self.owners: dict[Split, list[int]] = {}
-        for split in SPLITS:
-            self.ends[split], self.owners[split] = [0], []
-            self.open_file(split, "tokens")
-            if marks_scored:
-                self.open_file(split, "scored")
+        self.files: dict[str, BinaryIO] = {}
+        self.ends: dict[Split, list[int]] = {split: [0] for split in SPLITS}  # after the start of the first document
+        self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
         self.inputs: dict[str, FileEntry] = {}
 
-    def open_file(self, split: Split, kind: str) -> None:
-        self.files[split, kind] = (self.temporary / f"{split}.{kind}.bin").open("wb")
+    def write(self, split: Split, kind: str, values: ArrayLike, dtype: str) -> None:
+        """Append values to a file of the shard, which the first call opens."""
+        name = f"{split}.{kind}.bin"
+        if name not in self.files:
+            self.files[name] = (self.temporary / name).open("wb")
+        self.files[name].write(np.asarray(values).astype(dtype).tobytes())
 
     def add(
         self,
@@ -179,24 +179,24 @@ class TokenShardWriter:
 
         All documents of a split have `n_bytes`, or none has.
         """
-        self.files[split, "tokens"].write(np.asarray(ids, dtype=self.dtype).tobytes())
+        self.write(split, "tokens", ids, self.dtype)
         if n_bytes is not None:
-            if (split, "bytes") not in self.files:
-                self.open_file(split, "bytes")
-            self.files[split, "bytes"].write(n_bytes.astype("<u4").tobytes())
-        if (split, "scored") in self.files:
-            marks = np.ones(len(ids)) if scored is None else np.asarray(scored)
-            self.files[split, "scored"].write(marks.astype(np.uint8).tobytes())
+            self.write(split, "bytes", n_bytes, "<u4")
+        if self.marks_scored:
+            self.write(split, "scored", np.ones(len(ids)) if scored is None else scored, "u1")
         self.ends[split].append(self.ends[split][-1] + len(ids))
         self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
 
     def close(self, final: Path) -> Manifest:
         """Write the boundaries, sources and manifest, and publish the shard under its name."""
+        for split in SPLITS:
+            self.write(split, "ends", self.ends[split][1:], "<i8")
+            self.write(split, "sources", self.owners[split], "<u4")
+            self.write(split, "tokens", [], self.dtype)  # a split without documents has its files, too
+            if self.marks_scored:
+                self.write(split, "scored", [], "u1")
         for file in self.files.values():
             file.close()
-        for split in SPLITS:
-            np.asarray(self.ends[split][1:], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
-            np.asarray(self.owners[split], dtype="<u4").tofile(self.temporary / f"{split}.sources.bin")
         manifest: Manifest = {
             "name": self.name,
             "task": final.name,

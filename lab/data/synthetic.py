@@ -2,7 +2,7 @@
 
 To pass a needle test a model must learn to copy by content over a distance. Here such copies are dense enough to be
 learned within minutes. There are few distinct words. Phrases return inside a document, and passages are quoted word for
-word. Documents state magic numbers and end with the question of the needle test and its answer.
+word. Documents state magic numbers, and end with the question of the needle test and its answer.
 
 Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`. They do
 not depend on the training window, so that runs of different windows train on the same documents. With a median of
@@ -40,16 +40,16 @@ VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
 QUOTE_WORDS = (8, 16)
 SENTENCE_PHRASES = (1, 4)
-NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
+NEEDLE_TOKENS = 8  # of a needle without its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
 BREAK = "\n\n"  # between sections
-Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
+Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for a text that is never copied
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(Section):
-    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
+    """The generated probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
     needles: ClassVar[int] = 4  # most numbers that one document states
     name: Literal["synthetic"] = "synthetic"
@@ -58,7 +58,7 @@ class Synthetic(Section):
     words: Annotated[int, Ge(8), Le(10_000)] = 48
     """Distinct words of filler."""
     digits: Annotated[int, Ge(2), Le(9)] = 3
-    """Digits of a magic number; the probe asks for as many."""
+    """Digits of a magic number, also in the probe."""
     repeat_prob: Share = 0.7
     """Probability that a phrase repeats an earlier one of its document."""
     quote_prob: Share = 0.1
@@ -82,22 +82,22 @@ class Synthetic(Section):
         return "".join(text for text, _ in self.pieces(index))
 
     def copies(self, index: int, answers: bool = False) -> Iterator[tuple[int, int, int]]:
-        """List the pieces of document `index` that copy an earlier one of their section, with the space before them.
+        """Yield the start and end of each copy in document `index`, and the end of the copied piece, in characters.
 
-        With `answers` those alone that answer a question, whose origin is a number and not a drawn word.
-        Each copies the latest piece of the same origin. Yields where a copy begins and ends, and where what it copies
-        ends, in characters.
+        A copy has an earlier piece of the same origin in its section, and copies the latest of them; the space before
+        it is included. With `answers`, only copies that answer a question.
         """
-        ends: dict[Hashable, int] = {}
-        at = 0
+        ends: dict[Hashable, int] = {}  # of the latest piece of each origin
+        end = 0
         for text, origin in self.pieces(index):
-            at += len(text)
+            end += len(text)
             if text == BREAK:
                 ends.clear()
+            # the origin of an answer is its number, a str; that of a sampled word is an int
             if origin in ends and (isinstance(origin, str) or not answers):
-                yield at - len(text), at, ends[origin]
+                yield end - len(text), end, ends[origin]
             if origin is not None:
-                ends[origin] = at
+                ends[origin] = end
 
     def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index`: sections of at most `section_tokens`, which end in a full stop.
@@ -119,36 +119,39 @@ class Synthetic(Section):
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
         rare, like dependencies in natural text.
         """
-        cost = NEEDLE_TOKENS + 2 * self.digits + 2  # a number costs its needle and its place in the answer
+        # a number costs its needle, and in the answer its digits, a space and a comma
+        cost = NEEDLE_TOKENS + 2 * self.digits + 2
         room = length - QUESTION_TOKENS
+        # the random number is taken in every section, so that all sections of a seed stay the same whatever may ask
         asks = rng.random() < self.question_prob and room > 2 * cost and may_ask
         if not asks:
-            return joined(self.sentences(rng, max(2, round(length))))
-        numbers = draw_numbers(rng, min(self.needles, int(room // cost) - 1), self.digits)
+            return join_sentences(self.sentences(rng, max(2, round(length))))
+        numbers = sample_numbers(rng, min(self.needles, int(room // cost) - 1), self.digits)
         room -= cost * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
-        after = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens to the end
-        distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
-        places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
-        for number, place in zip(reversed(numbers), places[::-1], strict=True):
-            sentences.insert(int(place), split_numbers(NEEDLE.format(number=number)))
-        ending = split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
-        return [*([(TASK, None)] if has_task else []), *joined(sentences), *ending]
+        to_end = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens after each sentence
+        distances = np.exp(rng.uniform(0.0, np.log(to_end[-1] + 1), len(numbers)))
+        indices = np.sort(len(sentences) - np.searchsorted(to_end, distances - 1, side="left"))
+        # from the last needle to the first: an insertion shifts the indices behind it alone
+        for number, index in zip(reversed(numbers), indices[::-1], strict=True):
+            sentences.insert(int(index), split_numbers(NEEDLE.format(number=number)))
+        pieces: list[Piece] = [(TASK, None)] if has_task else []
+        return pieces + join_sentences(sentences) + split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
         rng = np.random.default_rng([self.seed, index])
-        return "".join(text for text, _ in joined(self.sentences(rng, n_tokens)))
+        return "".join(text for text, _ in join_sentences(self.sentences(rng, n_tokens)))
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
         """Generate filler sentences of about `n_tokens` words and stops together.
 
-        Each is its words, with a leading space, and a stop. A word that is drawn is an origin of its own.
+        Each is its words, with a leading space, and a stop. A sampled word is an origin of its own.
         """
         text: list[Piece] = []  # all words so far, from which quotes are taken
         phrases: list[list[Piece]] = []
-        drawn = itertools.count()
+        origins = itertools.count()
         out: list[list[Piece]] = []
         left = n_tokens
         while left > 1:
@@ -164,9 +167,9 @@ class Synthetic(Section):
                     else:
                         n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
                         words = lexicon(self.words)[rng.integers(0, self.words, n_words)].tolist()
-                        for place in np.flatnonzero(rng.random(n_words) < self.number_prob):
-                            words[place] = draw_numbers(rng, 1, self.digits)[0]
-                        phrase = [(f" {word}", next(drawn)) for word in words]
+                        for index in np.flatnonzero(rng.random(n_words) < self.number_prob):
+                            words[index] = sample_numbers(rng, 1, self.digits)[0]
+                        phrase = [(f" {word}", next(origins)) for word in words]
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits
@@ -178,10 +181,13 @@ class Synthetic(Section):
         return out
 
 
-def joined(sentences: list[list[Piece]]) -> list[Piece]:
+def join_sentences(sentences: list[list[Piece]]) -> list[Piece]:
     """Join sentences, without the space before the first."""
-    pieces = [piece for sentence in sentences for piece in sentence]
-    return [(text.lstrip(), origin) for text, origin in pieces[:1]] + pieces[1:]
+    pieces = list(itertools.chain.from_iterable(sentences))
+    if pieces:
+        text, origin = pieces[0]
+        pieces[0] = text.lstrip(), origin
+    return pieces
 
 
 def split_numbers(text: str) -> list[Piece]:
@@ -202,13 +208,15 @@ def lexicon(words: int) -> np.ndarray:
     while len(distinct) < words:
         consonants = rng.integers(0, len(CONSONANTS), 3)
         vowels = rng.integers(0, len(VOWELS), 2)
-        c, v = [CONSONANTS[i] for i in consonants], [VOWELS[i] for i in vowels]
-        distinct[c[0] + v[0] + c[1] + v[1] + c[2]] = None
+        word = ""
+        for consonant, vowel in zip(consonants, vowels):
+            word += CONSONANTS[consonant] + VOWELS[vowel]
+        distinct[word + CONSONANTS[consonants[2]]] = None
     return np.array(list(distinct))
 
 
-def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
-    """Draw `n` distinct numbers of exactly `digits` digits, as strings."""
+def sample_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
+    """Sample `n` distinct numbers of exactly `digits` digits, as strings."""
     low, high = 10 ** (digits - 1), 10**digits
     numbers: dict[str, None] = {}
     while len(numbers) < n:

@@ -93,11 +93,11 @@ class DistanceProbe(Probe[OneNumberCase]):
         Raises: ConfigError, DataError.
         """
         config, tokenizer = self.config, self.tokenizer
-        (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
+        (number,) = synthetic.sample_numbers(np.random.default_rng(config.seed), 1, config.digits)
         needles.check_spelling(
             tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
         )
-        samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
+        samples = synthetic.sample_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
         leads, sizes = set(), []
         for number in samples:
@@ -176,7 +176,7 @@ class DistanceProbe(Probe[OneNumberCase]):
     def sample_number(self, generator: np.random.Generator) -> tuple[str, EncodedNumber]:
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
-            (number,) = synthetic.draw_numbers(generator, 1, self.config.digits)
+            (number,) = synthetic.sample_numbers(generator, 1, self.config.digits)
             encoded = self.encode_number(number)
             fits = (np.array(encoded.sizes) <= self.longest).all()
             # A tail of other tokens would move the needle off its index.

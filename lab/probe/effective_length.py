@@ -45,7 +45,7 @@ class NeedleProbe(Probe[NeedleCase]):
         self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
         self.budget, self.required = config.budget, config.required
         self.protocol = select_protocol(config)
-        numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
+        numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.count_found(text, numbers) == SPELLED  # noqa: E731
         needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
         faults = []

@@ -145,7 +145,7 @@ def make_case(
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
-    numbers = synthetic.draw_numbers(generator, needles, digits)
+    numbers = synthetic.sample_numbers(generator, needles, digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
     fixed = len(head) + sum(len(ids) for ids, _ in planted) + len(tail) + answer_budget
     n_hay = length - fixed
@@ -201,7 +201,7 @@ def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length
 
 def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
-    numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SAMPLE_NUMBERS, config.digits)
+    numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SAMPLE_NUMBERS, config.digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
     needle = max(len(ids) for ids, _ in planted) + 1
     return len(head) + config.needles * needle + len(tail) + config.budget

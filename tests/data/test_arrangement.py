@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.data.arrangement import Arrangement, TokenRun, interleaved
+from lab.data.arrangement import Arrangement, TokenRun, interleave_chunks
 from lab.masks import Causal, Document
 from tests.data.windows import IGNORE, cut
 
@@ -61,7 +61,7 @@ ORDERS = {
 @pytest.mark.parametrize(("documents", "chunks", "expected"), ORDERS.values(), ids=ORDERS)
 def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expected):
     rng, n = np.random.default_rng(1), 3000
-    drawn = Counter(tuple(interleaved(np.array(documents), chunks, rng).tolist()) for _ in range(n))
+    drawn = Counter(tuple(interleave_chunks(np.array(documents), chunks, rng).tolist()) for _ in range(n))
     assert set(drawn) <= set(expected)
     assert sum((drawn[way] - n * p) ** 2 / (n * p) for way, p in expected.items()) < CHI_SQUARE
 

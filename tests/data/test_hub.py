@@ -85,7 +85,7 @@ def test_a_worker_that_is_killed_is_one_line():
 
 
 def test_a_repository_beside_a_folder_is_refused():
-    with refused("repository=a/b: would be ignored beside path"):
+    with refused("repository=a/b: would be ignored"):
         validated(Slimpajama, {"path": "x", "repository": "a/b"})
 
 

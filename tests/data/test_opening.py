@@ -24,7 +24,7 @@ def corpus(tmp_path_factory, lengths):
     folder = tmp_path_factory.mktemp("large")
     for number, ends in enumerate(lengths.cumsum(1)):
         writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
-        writer.files["train", "tokens"].write(np.arange(ends[-1], dtype="<u4").astype("<u2").tobytes())
+        writer.write("train", "tokens", np.arange(ends[-1], dtype="<u4"), "<u2")
         writer.ends["train"], writer.owners["train"] = (
             [0, *ends.tolist()],
             [writer.sources.setdefault("made", 0)] * DOCUMENTS,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eval.engine.impactful import token_texts
-from lab.data.selecting import label_types, labels_of, open_tagger
+from lab.data.selecting import align_labels, label_types, open_tagger
 
 WORDS = {"magic": "ADJ", "numbers": "NOUN", "is": "AUX", "One": "NUM", "of": "ADP", ".": "PUNCT", "the": "DET"}
 TEXT = "One of the magic numbers is magic.\n\nOne is the"
@@ -32,7 +32,7 @@ def labelled(tagger, bpe, text):
     texts, ids = token_texts(bpe), bpe.encode(text, add_special_tokens=False).ids
     return [
         (texts[token], label)
-        for token, label in zip(ids, labels_of([texts[i] for i in ids], tagger(text)), strict=True)
+        for token, label in zip(ids, align_labels([texts[i] for i in ids], tagger(text)), strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from eval.lines import LinesOptions
 from eval.lines import main as lines
 from lab.core.errors import ConfigError, DataError
 from lab.core.yaml import format_yaml, parse_yaml
-from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
+from lab.data.chat import USER_ASSISTANT, frame_question, render, to_conversation
 from lab.export import main as export
 from lab.loading import open_model
 from tests.eval.commands import runner
@@ -48,7 +48,7 @@ def test_every_template_has_a_test():
 def test_templates_are_rendered_as_by_transformers(name, bpe):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=TEMPLATES[name])
-    assert around(TEMPLATES[name]) == AROUND[name]
+    assert frame_question(TEMPLATES[name]) == AROUND[name]
     for turns in (TURNS[1:2], TURNS[1:], TURNS, TURNS[:3]):
         for answer in (False, True):
             theirs = tokenizer.apply_chat_template(messages(*turns), tokenize=False, add_generation_prompt=answer)
@@ -69,7 +69,7 @@ def test_a_conversation_is_scored_by_its_template():
         with pytest.raises(
             ConfigError, match=r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
         ):
-            around(wrong)
+            frame_question(wrong)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.data.arrangement import Arrangement, interleaved
+from lab.data.arrangement import Arrangement, interleave_chunks
 from lab.data.batch import to_batch
 from lab.data.segments import index_segments
 from lab.masks import Anchor, Document, WindowMask
@@ -106,7 +106,7 @@ def arranged(stores, arrangement):
         order = None
         if arrangement.mask.chunks:
             generator = np.random.default_rng([SEED, sample])
-            order = interleaved(np.array(window.documents), arrangement.mask.chunks, generator).tolist()
+            order = interleave_chunks(np.array(window.documents), arrangement.mask.chunks, generator).tolist()
         reset = arrangement.mask == Document(chunks=arrangement.mask.chunks)
         rows.append(row_of(window, arrangement.mask.method, reset=reset, order=order, anchor=arrangement.anchor))
     return pack_of(store, segments, arrangement), rows

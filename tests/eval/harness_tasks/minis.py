@@ -3,7 +3,7 @@
 import numpy as np
 from datasets import Dataset
 
-from lab.data.synthetic import ANSWER_PREFIX, NEEDLE, QUESTION, Synthetic, answer, draw_numbers
+from lab.data.synthetic import ANSWER_PREFIX, NEEDLE, QUESTION, Synthetic, answer, sample_numbers
 
 CORPUS = Synthetic(words=32, repeat_prob=0.8, quote_prob=0.3, number_prob=0.2)
 TEXTS = 24
@@ -18,7 +18,7 @@ def documents(**_):
 def document(index):
     rng = np.random.default_rng(index)
     sentences = CORPUS.filler(UNSEEN + index, SHORTEST + STEP * index).split(". ")
-    numbers = draw_numbers(rng, 7, 3)
+    numbers = sample_numbers(rng, 7, 3)
     asked, others = numbers[:4], numbers[4:]
     for place, number in reversed([*zip(range(0, 4 * len(sentences), len(sentences)), asked, strict=True)]):
         sentences.insert(place // 4, NEEDLE.format(number=number).strip().removesuffix("."))  # one in each quarter
