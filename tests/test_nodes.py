@@ -64,7 +64,7 @@ CASES = {
     "options": ({}, ("--resume",), f"--resume=True: {HERE} "),
     "code": ({"code": "agreement.ROOT = agreement.Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
     "package": ({"code": OTHER_TORCH}, (), f"torch=2.0.1: {HERE} "),
-    "shards": ({"second": "other"}, (), f"data.folder=shards of SHA-256 {{}}: {HERE} "),
+    "shards": ({"second": "other"}, (), f"data.folder/task-00000/{{}}.bin=SHA-256 {'0' * 12}: {HERE} "),
     "folder": ({"second": "apart"}, (), f"run.folder={{}}: {{}} of {HERE} "),
     "network": ({"GLOO_SOCKET_IFNAME": "none9"}, (), f"GLOO_SOCKET_IFNAME=none9: {HERE} "),
     "unknown": ({}, ("--optim.lrr=1",), "optim.lrr=1: "),

@@ -141,7 +141,8 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     record = {}
     if launch.local_rank == 0:
         data.prepare_data()
-        record["data.folder"] = f"shards of {digest(data.digest().encode())}"
+        for name, entry in data.list_files().items():
+            record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
         haystack = data.experiment.probe_settings.haystack
         if haystack is not None and not is_resumed:
             texts = read_texts(Path(haystack), "probe.haystack")
