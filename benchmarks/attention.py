@@ -101,15 +101,16 @@ def measure(row: Row, ways: dict[str, tuple[str, str]], stage: str, turns: int, 
             calls[name] = row.pass_of(chosen, backend)
         except LabError as error:
             log.add(f"{stage} {name}", case, status="skipped", reason=str(error))
-    seconds = in_turns(calls, device, turns)
-    first = next(iter(seconds))
-    for name, spent in seconds.items():
+    times = in_turns(calls, device, turns)
+    first = next(iter(times))
+    for name, spent in times.items():
+        pass_s = median(spent.wall_s)
         figures = {
             "tokens": sum(row.lengths),
-            "pass_s": median(spent),
-            "tokens_per_s": sum(row.lengths) / median(spent),
-            "tflop_per_s": row.teraflops() / median(spent),
-            f"ratio_to_{first}": ratio(spent, seconds[first]),
+            "pass_s": pass_s,
+            "tokens_per_s": sum(row.lengths) / pass_s,
+            "tflop_per_s": row.teraflops() / pass_s,
+            f"ratio_to_{first}": ratio(spent.wall_s, times[first].wall_s),
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
         }
         log.add(f"{stage} {name}", case, figures)
@@ -122,12 +123,8 @@ def main() -> None:
     """Print the tables."""
     device = best_device()
     on_gpu = device.type == "cuda"
-    parser = record.parser_of(__doc__)
-    parser.add_argument("--windows", default="2048,4096,8192,16384,32768" if on_gpu else "256,1024")
-    parser.add_argument("--tokens", type=int, default=32768 if on_gpu else 2048)
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--methods", default=METHODS)
-    options = parser.parse_args()
+    windows, tokens = ("2048,4096,8192,16384,32768", 32768) if on_gpu else ("256,1024", 2048)
+    options = record.read_options(__doc__, windows=windows, tokens=tokens, turns=7, methods=METHODS)
     log = record.Log("attention", options.json)
     heads = (32, 4) if on_gpu else (8, 2)
     print(f"{heading(device)}, {heads[0]} heads of {WIDTH}, {heads[1]} key-value heads, forward and backward")

@@ -144,7 +144,7 @@ def waiting(config: DataConfig) -> record.Figures:
 
 def main() -> None:
     """Print the figures."""
-    log = record.Log("loader", record.parser_of(__doc__).parse_args().json)
+    log = record.Log("loader", record.read_options(__doc__).json)
 
     def note(stage: str, case: str, figures: record.Figures) -> None:
         print(f"{stage}, {case}:", ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))

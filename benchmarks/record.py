@@ -68,13 +68,11 @@ class Log:
         case: str = "",
         figures: Figures | None = None,
         *,
-        seconds: float | None = None,
         status: Status = "ok",
         reason: str | None = None,
     ) -> Record:
-        """Write one record; `seconds` left out is the time since the record before."""
+        """Write one record, whose seconds are those since the record before."""
         now = time.monotonic()
-        seconds, self.last = now - self.last if seconds is None else seconds, now
         record = Record(
             benchmark=self.benchmark,
             stage=stage,
@@ -83,9 +81,10 @@ class Log:
             **environment(),
             status=status,
             reason=reason,
-            seconds=round(seconds, 3),
+            seconds=round(now - self.last, 3),
             figures=figures or {},
         )
+        self.last = now
         if self.path is not None:
             line = json.dumps(record.model_dump(), allow_nan=False) + "\n"
             with self.path.open("a", encoding="utf-8") as file:
@@ -122,8 +121,10 @@ def read(path: Path) -> list[Record]:
     return [Record.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def parser_of(description: str | None) -> argparse.ArgumentParser:
-    """Build the command-line parser that all benchmarks share; --json names the file to append records to."""
+def read_options(description: str | None, **defaults: str | int) -> argparse.Namespace:
+    """Read a command line; options have the types of their defaults, and --json names the file to append records to."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    return parser
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", type=type(value), default=value)
+    return parser.parse_args()

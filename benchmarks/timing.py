@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,29 +27,30 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def timed(call: Callable[[], Any], device: torch.device) -> float:
-    """Measure one call in seconds."""
-    wait(device)
-    start = time.perf_counter()
-    call()
-    wait(device)
-    return time.perf_counter() - start
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a call in each turn, of the process and of the clock."""
+
+    cpu_s: list[float]
+    wall_s: list[float]
 
 
-def median_s(call: Callable[[], Any], device: torch.device, times: int) -> float:
-    """Measure several calls after one that warms up, and return the median in seconds."""
-    return statistics.median([timed(call, device) for _ in range(times + 1)][1:])
-
-
-def in_turns(calls: Mapping[str, Callable[[], Any]], device: torch.device, turns: int) -> dict[str, list[float]]:
-    """Measure several calls in turns after one turn that warms up; return the seconds of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(turns + 1):
-        for name, call in calls.items():
-            spent = timed(call, device)
-            if turn:
-                seconds[name].append(spent)
-    return seconds
+def in_turns(
+    calls: Mapping[str, Callable[[], Any]], device: torch.device, turns: int, *, each: int = 1, warm_up: int = 1
+) -> dict[str, Spent]:
+    """Measure calls in turns, every other one backwards, after `warm_up` turns; a turn makes each call `each` times."""
+    spent = {name: Spent([], []) for name in calls}
+    for turn in range(-warm_up, turns):
+        for name in list(calls)[:: -1 if turn % 2 else 1]:
+            wait(device)
+            cpu, wall = time.process_time(), time.perf_counter()
+            for _ in range(each):
+                calls[name]()
+            wait(device)
+            if turn >= 0:
+                spent[name].cpu_s.append(time.process_time() - cpu)
+                spent[name].wall_s.append(time.perf_counter() - wall)
+    return spent
 
 
 def ratio(own: list[float], base: list[float]) -> float:

@@ -11,16 +11,16 @@ that of the task, which also unpacks, reads, splits, hashes and writes. What eve
 import json
 import os
 import tempfile
-import time
 from dataclasses import replace
-from itertools import chain, islice, product
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 
 import pyarrow
+import torch
 
 from benchmarks import record
-from benchmarks.timing import ratio
+from benchmarks.timing import in_turns, ratio
 from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import shard_folder
@@ -56,51 +56,43 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
         "task": lambda: run_task(config, folder, eos, second, 0),
         "start": lambda: run_task(config, folder, eos, first, 0),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn, (name, call) in product(range(turns + 1), calls.items()):
-        start = time.process_time()
-        call()
-        if turn:  # the first one warms up
-            seconds[name].append(time.process_time() - start)
+    spent = in_turns(calls, torch.device("cpu"), turns)
+    raw, task, start = (spent[name].cpu_s for name in ("raw", "task", "start"))
     tokens = sum(size["tokens"] for size in run_task(config, folder, eos, second, 0)["splits"].values())
-    start_s = median(seconds["start"])
-    spent, megabytes = median(seconds["task"]) - start_s, sum(len(text.encode()) for text in texts) / 1e6
+    start_s, megabytes = median(start), sum(len(text.encode()) for text in texts) / 1e6
+    task_s = median(task) - start_s
     return {
         "documents": len(texts),
         "tokens": tokens,
-        "task_s": spent,
-        "raw_s": median(seconds["raw"]),
+        "task_s": task_s,
+        "raw_s": median(raw),
         "start_s": start_s,
-        "share": ratio(seconds["raw"], [task - start_s for task in seconds["task"]]),
-        "tokens_per_s": tokens / spent,
-        "mb_per_s": megabytes / spent,
+        "share": ratio(raw, [seconds - start_s for seconds in task]),
+        "tokens_per_s": tokens / task_s,
+        "mb_per_s": megabytes / task_s,
     }
 
 
 def main() -> None:
     """Print the figures."""
-    parser = record.parser_of(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--tokenizer", type=Path)
-    parser.add_argument("--text", type=Path)
-    parser.add_argument("--eos", default="<|end_of_text|>")
-    options = parser.parse_args()
+    options = record.read_options(__doc__, turns=5, tokenizer="", text="", eos="<|end_of_text|>")
     log = record.Log("tokenize", options.json)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    path = options.tokenizer
-    chosen = Bpe(vocab_size=VOCABULARY) if path is None else TokenizerFile(path=str(path), eos=options.eos)
-    if options.text is None:
+    chosen: Bpe | TokenizerFile = Bpe(vocab_size=VOCABULARY)
+    if options.tokenizer:
+        chosen = TokenizerFile(path=options.tokenizer, eos=options.eos)
+    if not options.text:
         reader = open_corpus(DataConfig(corpus=Stdlib()))
         items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
         texts = list(islice((item.text for item in items if isinstance(item, TextDocument)), TEXTS))
     else:
-        whole = "\n".join(read_texts(options.text, "--text"))
+        whole = "\n".join(read_texts(Path(options.text), "--text"))
         texts = [whole[start : start + CHARACTERS] for start in range(0, len(whole), CHARACTERS)]
     with tempfile.TemporaryDirectory() as place:
         write_texts(Path(place) / "whole", ["word"])
         written = write_texts(Path(place) / "whole", texts)
         config = DataConfig(corpus=written.corpus, folder=written.folder, tokenizer=chosen)
-        case = f"{'BPE' if path is None else path.name}, {'code' if options.text is None else 'text'}"
+        case = f"{Path(options.tokenizer).name or 'BPE'}, {'text' if options.text else 'code'}"
         figures = task_against_raw(config, texts, options.turns)
         print(case, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
         log.add("task", case, figures)

@@ -29,7 +29,6 @@ import argparse
 import importlib
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ from benchmarks import record
 from benchmarks.generation import in_transformers
 from benchmarks.gpu.sizes import LARGE, SMALL
 from benchmarks.gpu.training import new_decoder, shard_alone
-from benchmarks.timing import best_device, heading, wait
+from benchmarks.timing import Spent, best_device, heading, in_turns
 from lab.config import load_experiment
 from lab.config.sections import TrainConfig
 from lab.model.attention import backends
@@ -63,6 +62,7 @@ BYTES = 20  # of a parameter: weight, gradient, AdamW's moments, and a quarter f
 PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
 
 
+GRID = {"sizes": "4M", "windows": "256", "packs": "4096", "dtypes": "float32,bfloat16"}
 SIDES = ("ours", "ours+compile", "litgpt", "litgpt+compile", "transformers", "transformers+compile")
 
 
@@ -156,14 +156,6 @@ class Cell:
         return f"{self.size} {self.dtype} window {self.window:,} pack {self.pack:,}"
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Seconds of one side's rounds."""
-
-    cpu_s: list[float]
-    wall_s: list[float]
-
-
 def stepper(side: Side, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
     """Build one side's training step, the same for all."""
     optimizer = torch.optim.AdamW(side.model.parameters(), lr=LEARNING_RATE, fused=True)
@@ -178,24 +170,6 @@ def stepper(side: Side, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
         optimizer.zero_grad()
 
     return step
-
-
-def in_rounds(
-    steps: dict[str, Callable[[], None]], device: torch.device, rounds: int, each: int, warm_up: int
-) -> dict[str, Spent]:
-    """Run all sides in turns, every other round backwards, after rounds to warm up, the first of which compiles."""
-    spent = {name: Spent([], []) for name in steps}
-    for turn in range(-warm_up, rounds):
-        for name in list(steps)[:: -1 if turn % 2 else 1]:
-            wait(device)
-            cpu, wall = time.process_time(), time.perf_counter()
-            for _ in range(each):
-                steps[name]()
-            wait(device)
-            if turn >= 0:
-                spent[name].cpu_s.append(time.process_time() - cpu)
-                spent[name].wall_s.append(time.perf_counter() - wall)
-    return spent
 
 
 def build(cell: Cell, names: list[str], device: torch.device) -> dict[str, Callable[[], None]]:
@@ -236,7 +210,7 @@ def figures(cell: Cell, spent: Spent, each: int, device: torch.device, peak: flo
 
 def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
     """Compute how many times a peer's seconds ours go into, with the quartiles of the rounds."""
-    sides = (ours.wall_s, peer.wall_s) if device.type == "cuda" else (ours.cpu_s, peer.cpu_s)
+    sides = (getattr(side, clock(device)) for side in (ours, peer))
     ratios = [b / a for a, b in zip(*sides, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {"ratio": middle, "low": low, "high": high}
@@ -252,8 +226,8 @@ def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: 
         log.add(str(cell), status="skipped", reason=reason)
         return
     peak = peak_of(device, cell.dtype)
-    rounds = options.rounds, options.steps, options.warm_up
-    outcome = record.outcome_of(lambda: in_rounds(build(cell, sides, device), device, *rounds))
+    turns = {"turns": options.rounds, "each": options.steps, "warm_up": options.warm_up}
+    outcome = record.outcome_of(lambda: in_turns(build(cell, sides, device), device, **turns))
     if outcome["status"] != "ok":
         print(f"{cell}: {outcome['reason']}", flush=True)
         log.add(str(cell), **outcome)
@@ -291,38 +265,24 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
     if device.type == "cuda":
         return peak_flops(torch.cuda.get_device_name(device))
     layer, x = Linear(PRODUCT, PRODUCT, bias=False, dtype=getattr(torch, dtype)), torch.randn(PRODUCT, PRODUCT)
-    x, spent = x.to(layer.weight.dtype), []
+    x = x.to(layer.weight.dtype)
     with torch.no_grad():
-        for _ in range(3):
-            start = time.process_time()
-            layer(x)
-            spent.append(time.process_time() - start)
-    return 2 * PRODUCT**3 / min(spent)
+        spent = in_turns({"product": lambda: layer(x)}, device, 3, warm_up=0)["product"]
+    return 2 * PRODUCT**3 / min(spent.cpu_s)
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
     """List the points that the command line asks for."""
-    lists = (options.sizes, options.windows, options.packs, options.dtypes)
-    asked = itertools.product(*(words.split(",") for words in lists))
-    return [
-        Cell(size, int(window), int(window if pack == "window" else pack), dtype) for size, window, pack, dtype in asked
-    ]
+    asked = []
+    for size, window, pack, dtype in itertools.product(*(getattr(options, name).split(",") for name in GRID)):
+        asked.append(Cell(size, int(window), int(window if pack == "window" else pack), dtype))
+    return asked
 
 
 def main() -> None:
     """Print the table."""
-    parser = record.parser_of(__doc__)
-    parser.add_argument("--sides", default=",".join(SIDES))
-    parser.add_argument("--sizes", default="4M")
-    parser.add_argument("--windows", default="256")
-    parser.add_argument("--packs", default="4096")
-    parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--device", default=best_device().type)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--warm_up", type=int, default=2)
-    options = parser.parse_args()
+    own = {"sides": ",".join(SIDES), "device": best_device().type}
+    options = record.read_options(__doc__, **own, **GRID, threads=1, rounds=7, steps=1, warm_up=2)
     torch.set_num_threads(options.threads)
     device, log = torch.device(options.device), record.Log("train", options.json)
     print(f"{heading(device)}; a round is {options.steps} steps of each side, {options.rounds} rounds")

@@ -19,7 +19,7 @@ import torch
 
 import lab
 from benchmarks import record
-from benchmarks.timing import heading
+from benchmarks.timing import heading, in_turns
 from lab.config import load_experiment
 from lab.data.tokenizer import train_bpe
 from lab.integrations.watcher import TOGETHER
@@ -28,7 +28,7 @@ from lab.train.environment import ROOT
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 NEVER = 10**9  # forwards between those that are counted for g
-WARM_UP = 1  # turns that are not counted
+CPU = torch.device("cpu")
 RESAMPLES = 2000
 
 
@@ -98,42 +98,28 @@ def rows(turns: int) -> Iterator[tuple[str, record.Figures]]:
     watched = {"f": Clocked(demo, demand_every=NEVER), "f and g": Clocked(demo)}
     run: dict[str, Callable[[], None]] = {"bare": demo.turn}
     run |= {name: clocked.turn for name, clocked in watched.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in run}
-    names = list(run)
-    for turn in range(turns + WARM_UP):
-        if turn == WARM_UP:
-            for clocked in watched.values():
-                clocked.own_s = 0.0
-        for place in range(len(names)):
-            name = names[(place + turn) % len(names)]
-            start = time.process_time()
-            run[name]()
-            if turn >= WARM_UP:
-                seconds[name].append(time.process_time() - start)
-    bare = np.array(seconds["bare"])
+    in_turns(run, CPU, 1, warm_up=0)
+    for clocked in watched.values():
+        clocked.own_s = 0.0
+    seconds = {name: np.array(spent.cpu_s) for name, spent in in_turns(run, CPU, turns, warm_up=0).items()}
+    bare = seconds["bare"]
     picks = np.random.default_rng(0).integers(0, turns, (RESAMPLES, turns))
     for name, clocked in watched.items():
-        added = np.array(seconds[name]) - bare
+        added = seconds[name] - bare
         resampled = np.median(added[picks], 1) / np.median(bare[picks], 1)
         low, high = np.quantile(resampled, [0.025, 0.975])
         figures = {"added": np.median(added) / np.median(bare), "low": low, "high": high}
-        own = {
-            "own": clocked.own_s / bare.sum(),
-            "own_s": clocked.own_s / turns / TOGETHER,
-            "step_s": np.median(bare) / TOGETHER,
-        }
-        yield name, {key: float(value) for key, value in (figures | own).items()} | {"turns": turns}
+        figures |= {"own": clocked.own_s / bare.sum(), "own_s": clocked.own_s / turns / TOGETHER}
+        figures["step_s"] = np.median(bare) / TOGETHER
+        yield name, {key: float(value) for key, value in figures.items()} | {"turns": turns}
 
 
 def main() -> None:
     """Print the shares."""
-    parser = record.parser_of(__doc__)
-    parser.add_argument("--turns", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = record.read_options(__doc__, turns=60, threads=1)
     torch.set_num_threads(options.threads)
     log = record.Log("watch", options.json)
-    print(heading(torch.device("cpu")))
+    print(heading(CPU))
     for name, figures in rows(options.turns):
         print(f"{name}:", ", ".join(f"{key} {value:.4g}" for key, value in figures.items()), flush=True)
         log.add("demo", name, {"threads": options.threads, **figures})

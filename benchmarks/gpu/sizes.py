@@ -10,13 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 Settings = dict[str, Any]
 """Values by dotted name."""
 SMALL, LARGE, LARGE_4K = (ROOT / f"configs/{name}.yaml" for name in ("h200_small", "tiny_2k", "tiny_4k"))
-BRIEF = {  # a corpus and probes that take seconds
+LARGE_RUN = {  # a corpus that takes seconds
     "data.held_out_frac": 0.01,
     "probe.loss_tokens": 0,
     "track.every_steps": 1,
-}
-LARGE_RUN = {
-    **BRIEF,
     "data.corpus.name": "synthetic",
     "optim.warmup_steps": 1,
     "probe.protocol": "ours",

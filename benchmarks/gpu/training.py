@@ -129,11 +129,7 @@ def apart(times: Sequence[float], packs: int) -> tuple[float, float]:
 
 
 def measure(
-    options: Options,
-    config: Path,
-    settings: Settings | None = None,
-    *,
-    updates: int | None = None,
+    options: Options, config: Path, settings: Settings | None = None, *, updates: int | None = None
 ) -> dict[str, Any]:
     """Train a run of a config for some updates after a warm-up, and measure.
 

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from benchmarks import attention, loader, probe, record, tokenize, train
+from benchmarks import attention, generation, loader, record, tokenize, train
 
 
 @pytest.mark.parametrize(
@@ -12,22 +12,32 @@ from benchmarks import attention, loader, probe, record, tokenize, train
             attention, ["--windows=16,32", "--tokens=32", "--turns=1", "--methods=string"], {"WIDTH": 8}, id="attention"
         ),
         pytest.param(
-            probe,
-            ["--lengths=256", "--tests=2", "--turns=1", "--budget=48"],
-            {"DOCUMENTS": 60},
-            id="probe",
-        ),
-        pytest.param(
             train,
             ["--sides=ours", "--sizes=tiny", "--windows=8,16", "--packs=32", "--rounds=2"],
             {"peak_of": lambda device, dtype: 1e9},
             id="train",
         ),
+        pytest.param(
+            generation,
+            ["--shapes=tiny", "--lengths=16,32", "--batches=2", "--most-tokens=32", "--new-tokens=4", "--turns=1"],
+            {"SHAPES": {"tiny": train.SIZES["tiny"]()}},
+            id="generation",
+        ),
         pytest.param(tokenize, ["--turns=1"], {"TEXTS": 20, "VOCABULARY": 300}, id="tokenize"),
         pytest.param(
             loader,
             [],
-            {"SHARDS": 3, "DOCUMENTS": 3000, "SMALL": 3000, "PACKS": 2, "STEPS": 2, "STEP_S": 0.01, "LATE": 10**6},
+            {
+                "SHARDS": 3,
+                "DOCUMENTS": 3000,
+                "SMALL": 3000,
+                "PACKS": 2,
+                "ROUNDS": 2,
+                "STEPS": 2,
+                "STEP_S": 0.01,
+                "LATE": 10**6,
+                "STARTS": {"import lab": ("-c", "import lab")},
+            },
             id="loader",
         ),
     ],

@@ -16,7 +16,7 @@ TINY = (
     *("--train.batch_tokens=128", "--train.micro_batch_tokens=128", f"--train.checkpoint_{EVERY}", f"--probe.{EVERY}"),
     *("--probe.tests=1", "--probe.distance_tests=1", "--probe.loss_tokens=256"),
 )
-WARM = 0.25  # share of the run after which nothing may grow
+WARM = 0.25, 600  # share of the run, and steps, after which nothing may grow: a probe has been run
 GROWTH = 1.01
 
 
@@ -24,7 +24,7 @@ def test_a_long_run_grows_in_nothing(tmp_path, torture, record_property):
     steps, run, samples = torture(STEPS, FULL), tmp_path / "runs" / "long", []
     words = command(tmp_path, "long", *TINY, f"--train.tokens={128 * steps}")
     with running(tmp_path, [(words, environment())]) as processes:
-        processes.wait_for(run, WARM * steps)
+        processes.wait_for(run, max(WARM[0] * steps, WARM[1]))
         process = psutil.Process(processes.started[0].pid)
         while (taken := steps_of(run)) < steps - 50 and processes.started[0].poll() is None:
             kept = len(list((run / "checkpoints").glob("tokens-*")))
