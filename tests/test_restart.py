@@ -65,6 +65,15 @@ def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole,
     check_resumption(place, f"killed{at}", whole)
 
 
+def test_a_kill_as_a_killed_run_begins_again_leaves_nothing_that_contradicts_its_manifest(place, whole):
+    killed_at(place, "twice", 8)
+    fault = Fault("lab.train.starting:text_to_keep", int(signal.SIGKILL))
+    done = python(*planted(command(place, "twice", *SHORT, "--resume"), fault)[1:])
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert verify([str(place / "runs" / "twice")]) == 0
+    check_resumption(place, "twice", whole)
+
+
 def edit(change):
     """Make a change of a file's bytes one of the file."""
 

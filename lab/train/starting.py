@@ -24,6 +24,7 @@ from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
+from lab.runs.manifest import drop_from_manifest
 from lab.runs.recovery import find_losses
 from lab.runs.saved_state import read_state
 from lab.runs.source import tokenizer_of
@@ -132,17 +133,19 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if files.free_bytes(path) < needed:
         reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
         raise DiskError(files.disk_fault(path, needed, reason))
+    contents["environment.json"], run = describe_start(start, data.digest(), threads)
     if checkpoint is None:
         # A run that is killed before its first checkpoint begins at step 0 again. Without this mark, the records that
         # it has left would look like those of a run whose checkpoints are lost.
         untrained = start.folder.checkpoints / checkpoints.UNTRAINED
         files.write_json(untrained, {checkpoints.CONSUMED: 0})
-        (path / KEPT).unlink(missing_ok=True)
+        if (path / KEPT).exists():
+            drop_from_manifest(path, run, [KEPT])  # first, so that a kill in between leaves no file missing
+            (path / KEPT).unlink()
         if (probe := experiment.probe) is not None:
             text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
             if text is not None:
                 contents[KEPT] = text.encode()
-    contents["environment.json"], run = describe_start(start, data.digest(), threads)
     start.folder.begin(contents, run, checkpoint, find_losses(start.folder, checkpoint)[0])
     show(announce(experiment, checkpoint))
 

@@ -35,7 +35,7 @@ def test_a_long_run_grows_in_nothing(tmp_path, torture, record_property):
     before, after = (list(zip(*part)) for part in (samples[:quarter], samples[-quarter:]))
     growth = median(after[1]) / median(before[1])
     assert growth < GROWTH
-    assert max(after[2]) <= max(before[2]), "open files"
+    assert max(after[2]) <= max(before[2]) + 1, "open files, of which a record may be one at any moment"
     assert max(sample[3] for sample in samples) <= 3, "two are kept, one is written"
     record_property("count", steps)
     record_property("note", f"memory x {growth:.4f} after warm-up")
