@@ -41,7 +41,7 @@ from eval.engine.seeds import LEVEL, POWER, binomial_variance
 from eval.engine.statistics import add_p_values
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import start
-from lab.core.errors import ConfigError, nearest
+from lab.core.errors import ConfigError, suggest
 from lab.core.files import write_atomic, writing
 from lab.core.rows import Row
 from lab.core.schema import Section
@@ -121,7 +121,7 @@ def add_field(frame: pd.DataFrame, name: str) -> bool:
         settings |= dict.fromkeys(config)
     ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
     if name not in columns and not ends:
-        hint = nearest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
+        hint = suggest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
         raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
     values = [row.get(name) for row in frame.row] if name in columns else [s.get(ends[0]) for s in frame.settings]
     frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]

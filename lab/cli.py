@@ -26,7 +26,7 @@ from lab.core.startup import check_system
 try:
     check_system()
     from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, show
-    from lab.core.errors import nearest
+    from lab.core.errors import suggest
     from lab.core.output import guard
     from lab.core.schema import TAGS
 except KeyboardInterrupt:  # within 0.3 s
@@ -79,7 +79,7 @@ def page() -> Iterator[str]:
         yield f"| [`probe-lab {name}`](#probe-lab-{name}) | {purpose} |\n"
     shared: set[tuple[str, ...]] = set()
     for name, (_, purpose) in commands().items():
-        text = help_of(name)
+        text = read_help(name)
         rows = [row for row in dict.fromkeys(SETTING.findall(text)) if row not in shared]
         yield f"\n## probe-lab {name}\n\n{purpose}.\n\n`{USAGE.findall(text)[0]}`\n"
         if rows:
@@ -93,7 +93,7 @@ def page() -> Iterator[str]:
         shared |= {row for row in rows if "." in row[0]}
 
 
-def help_of(command: str) -> str:
+def read_help(command: str) -> str:
     """Return what --help=all of a command prints."""
     words = sys.argv
     printed = io.StringIO()
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show("".join(page()), end="")
         return 0
     if words[0] not in commands():
-        near = f"did you mean {OTHERWISE[words[0]]}?" if words[0] in OTHERWISE else nearest(words[0], commands())
+        near = f"did you mean {OTHERWISE[words[0]]}?" if words[0] in OTHERWISE else suggest(words[0], commands())
         show(f"{words[0]}: unknown command; {near}", error=True)
         return EXIT_BAD_INPUT
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]

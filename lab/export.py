@@ -145,7 +145,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
     if model.experiment is not None:
         files[EXPERIMENT] = model.experiment.to_yaml()
         for name in model.experiment.plugins:
-            files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.source_of(name, model.home or Path())
+            files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.read_plugin(name, model.home or Path())
     if model.home is not None and (model.home / KEPT).is_file():
         files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)

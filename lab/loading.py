@@ -38,7 +38,7 @@ from lab.positions.string import paper_parameters
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, refusing
 from lab.runs.manifest import check_files
 from lab.runs.saved_state import read_state
-from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
+from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, find_tokenizer, is_hub_id
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
     """Read a folder's tokenizer.json, if it has one."""
-    file = tokenizer_of(folder)
+    file = find_tokenizer(folder)
     return None if file is None else load_tokenizer(file)
 
 

@@ -74,7 +74,7 @@ class WindowMask(Method):
         if run.data.mode != "concatenated":
             yield run.fault(name, "needs windows of several documents; set data.mode: concatenated")
         if not is_known:
-            yield from run.out_of_order("mask.method" if self.chunks is None else "mask.chunks")
+            yield from run.order_faults("mask.method" if self.chunks is None else "mask.chunks")
 
     @property
     def is_anchored(self) -> bool:

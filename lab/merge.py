@@ -42,7 +42,7 @@ from lab.longrecipe.stages import MergeConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
-from lab.runs.source import FREE, TOKENIZER, find_place, tokenizer_of
+from lab.runs.source import FREE, TOKENIZER, find_place, find_tokenizer
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
 Models = dict[Path, OpenedModel]
@@ -134,7 +134,7 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
 
 def shared_tokenizer(models: Models) -> Path | None:
     """Find the tokenizer.json of the first model that has one, if any, refusing models of other vocabularies."""
-    files = {path: file for path in models if (file := tokenizer_of(path.resolve())) is not None}
+    files = {path: file for path in models if (file := find_tokenizer(path.resolve())) is not None}
     vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
     first = next(iter(files), None)
     differ = [path for path in files if first is not None and vocabularies[path] != vocabularies[first]]

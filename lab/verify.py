@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.core.files import FileEntry, entries_of, faults_in, read_object, sha256
+from lab.core.files import FileEntry, faults_in, read_entries, read_object, sha256
 from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
@@ -58,7 +58,7 @@ def list_checks(path: Path) -> Iterator[Check]:
 
 
 def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
-    check_listed(folder, entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}, name, unlisted)
+    check_listed(folder, read_entries(read_object(folder / name, CheckpointError, RESTORE)) or {}, name, unlisted)
 
 
 def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIFEST, unlisted: str = MANIFEST) -> None:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
-from lab.core.files import manifest_of, write_json
+from lab.core.files import build_manifest, write_json
 from lab.core.yaml import format_yaml
 from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
@@ -74,7 +74,7 @@ def adopted(folder):
     run = read_manifest(folder)[0]
     for checkpoint in candidates(folder / "checkpoints"):
         (checkpoint / MANIFEST).unlink()
-        files = manifest_of(checkpoint)
+        files = build_manifest(checkpoint)
         write_json(checkpoint / MANIFEST, {"run": run, "consumed_tokens": int(checkpoint.name[7:]), "files": files})
     return folder
 
@@ -108,4 +108,4 @@ def save_weights(root, decoder, consumed=CONSUMED, keep=2):
     save_file(weights, folder / "weights-00000.safetensors")
     for name, data in small_files(consumed, shared_names(decoder)).items():
         (folder / name).write_bytes(data)
-    return publish(root, consumed, keep, RUN, manifest_of(folder))
+    return publish(root, consumed, keep, RUN, build_manifest(folder))

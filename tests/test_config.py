@@ -137,10 +137,10 @@ def test_defaults_then_file_then_command_line(tmp_path):
 
 def test_another_protocol_has_its_own_answer_budget_and_sizes():
     experiment = load(CONFIG, "--probe.answer_budget=24")
-    assert experiment.probed({})["answer_budget"] == 24
-    other = experiment.probed({"protocol": "released"})
+    assert experiment.probe_settings({})["answer_budget"] == 24
+    other = experiment.probe_settings({"protocol": "released"})
     assert (other["answer_budget"], "digits" in other) == (None, False)
-    assert experiment.probed({"protocol": "ours", "seed": 4})["digits"] == 3
+    assert experiment.probe_settings({"protocol": "ours", "seed": 4})["digits"] == 3
 
 
 def test_naming_the_tag_that_was_meant_anyway_keeps_the_keys(tmp_path):

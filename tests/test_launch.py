@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from lab.core.errors import ConfigError
-from lab.core.launch import Launch, find_launch, needs_torchrun, order_of
+from lab.core.launch import Launch, find_launch, needs_torchrun, order_by_cause
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused
 
@@ -48,8 +48,8 @@ def test_processes_that_are_not_those_of_the_config_are_refused(find, variables,
 
 
 def test_the_first_cause_is_the_rank_that_was_killed():
-    assert min([1, -9], key=order_of) == -9, "the first only lost the second"
-    assert min([-15, 2], key=order_of) == 2, "torchrun ended the first"
+    assert min([1, -9], key=order_by_cause) == -9, "the first only lost the second"
+    assert min([-15, 2], key=order_by_cause) == 2, "torchrun ended the first"
 
 
 def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):

@@ -12,7 +12,7 @@ from lab import cli
 from lab.config import Experiment, load_experiment
 from lab.config.settings import nest
 from lab.core.errors import ConfigError
-from lab.core.schema import TAGS, members_of, validated
+from lab.core.schema import TAGS, list_members, validated
 from tests.fits import CONFIG
 from tests.refusals import check_faults
 from tests.test_command import form_of
@@ -26,7 +26,7 @@ def settings_of(section, prefix="", tags=()):
     hints = get_type_hints(section, include_extras=True)
     for field in dataclasses.fields(section):
         name = f"{prefix}{field.name}"
-        members = members_of(hints[field.name])
+        members = list_members(hints[field.name])
         for tag, member in members.items():
             key = next((key for key in TAGS if hasattr(member, key)), None)
             yield from settings_of(member, f"{name}.", {**dict(tags), **({f"{name}.{key}": tag} if tag else {})})

@@ -113,7 +113,7 @@ class FinishedTests(ResultStore):
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
         tests = {row["test"]: row for row in self.results if row.get(self.by) == value}
-        self.bar.known(sum(test < self.n_tests for test in tests))
+        self.bar.count_finished(sum(test < self.n_tests for test in tests))
         return tests
 
     def save(self, value: int, rows: Mapping[int, Row]) -> None:

@@ -155,7 +155,9 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
     faults = find_contradictions(args, spec, methods, overrides)
     if len(distances) > 1 and not spec.several:
-        faults.append(f"--distance={errors.brief(methods['distance'])}: give one; probe-lab probe compares several")
+        faults.append(
+            f"--distance={errors.abbreviate(methods['distance'])}: give one; probe-lab probe compares several"
+        )
     options: Any = settings
     if spec.options is not None:
         options = read_options(spec.options, settings, faults)

@@ -191,7 +191,7 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
         taken = [place for place in places if on_hub or takes(place)]
         if taken and (others := [place.name for place in places if place not in taken]):
             command.show(
-                f"{word}: left out {errors.brief(', '.join(others))}, which this command does not take", error=True
+                f"{word}: left out {errors.abbreviate(', '.join(others))}, which this command does not take", error=True
             )
         models += taken or [path]
     return models

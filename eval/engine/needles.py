@@ -131,7 +131,7 @@ def build_probe(
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
-    own = None if experiment is None else experiment.probe_settings.haystack
+    own = None if experiment is None else experiment.probe_section.haystack
     text, source = read_text(subject, haystack, own, "--haystack")
     with report_as_options():
         return kind(
@@ -162,7 +162,9 @@ class NeedleMeasure(run.Measure):
         options = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
         changes = {name: value for name, value in options.items() if value is not None}
         experiment = subject.model.experiment
-        values = {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probed(changes)
+        values = (
+            {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probe_settings(changes)
+        )
         with report_as_options():
             config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)

@@ -127,7 +127,7 @@ class Measure:
                     score, records = self.measure(cell)
                     row = self.results.add({**cell.row, **score}, (self.name_cases(cell), records))
                 else:
-                    self.bar.known(cell.tests)
+                    self.bar.count_finished(cell.tests)
                 yield row
 
     def title(self) -> str:
@@ -205,7 +205,7 @@ class Measure:
         key = {field: cell.row.get(field) for field in self.named_by}
         finished = Results(self.results.part(self.name_cases(cell)), ("test",), key)
         todo = [index for index in range(cell.tests) if finished.find({"test": index}) is None]
-        self.bar.known(cell.tests - len(todo))
+        self.bar.count_finished(cell.tests - len(todo))
         began = time.perf_counter()
 
         def sample_cases() -> Iterator[tuple[int, cases.TextCase]]:

@@ -32,7 +32,7 @@ from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
-from lab.runs.source import is_hub_id, named
+from lab.runs.source import is_hub_id, resolve
 from lab.train.environment import describe_source
 
 TIMED = 512  # tokens of a pass that is timed
@@ -216,8 +216,8 @@ def first_id(value: Any) -> int | None:
 def name_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
-        return named(place).name[:16]
-    files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
+        return resolve(place).name[:16]
+    files = [(path.name, path.stat()) for path in sorted(resolve(place).glob("*.safetensors"))]
     listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
     return hashlib.sha256(listed.encode()).hexdigest()[:16]
 

@@ -39,7 +39,7 @@ def read_text(
     source = run = None
     if haystack is not None:
         source = f"probe.haystack={haystack}"
-    if haystack == experiment.probe_settings.haystack:
+    if haystack == experiment.probe_section.haystack:
         run = subject.model.home
     return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 

@@ -47,7 +47,7 @@ from lab.core import errors, schema
 from lab.core.command import start
 from lab.core.rows import CONFIDENCE, Row
 from lab.probe.limits import share_limits
-from lab.runs.source import named
+from lab.runs.source import resolve
 
 READ_WITH = (*subject.SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
@@ -88,7 +88,7 @@ class Harness(run.Measure):
             os.environ["HF_ALLOW_CODE_EVAL"] = "1"  # without it the metric that runs programs refuses to
         with redirect_stdout(sys.stderr):
             self.manager, self.tasks = load_tasks(options.tasks, options.include_path)
-        self.model = harness_model(self.subject, named(self.request.model), options)
+        self.model = harness_model(self.subject, resolve(self.request.model), options)
 
     def rows(self) -> Iterator[Row]:
         """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed."""

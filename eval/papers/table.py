@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.core.errors import ConfigError, look_up, nearest
+from lab.core.errors import ConfigError, look_up, suggest
 from lab.core.schema import PathText, Section, validated
 from lab.core.yaml import read_yaml
 
@@ -143,7 +143,7 @@ def names() -> list[str]:
 def read_table(name: str, *, mini: bool = False) -> Table:
     """Read a table's file; in miniature, the miniature replaces the table's own settings."""
     if name not in names():
-        raise ConfigError(f"TABLE={name}: no such table with a command; {nearest(name, names())}")
+        raise ConfigError(f"TABLE={name}: no such table with a command; {suggest(name, names())}")
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
@@ -165,6 +165,6 @@ def expand(text: str, values: Mapping[str, Any]) -> str:
     for _ in range(DEEPEST):
         unknown = [name for name in PLACEHOLDER.findall(text) if name not in paths]
         if unknown:
-            raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {nearest(unknown[0], [*values])}")
+            raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {suggest(unknown[0], [*values])}")
         text = PLACEHOLDER.sub(lambda match: paths[match[1]], text)
     return text

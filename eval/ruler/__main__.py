@@ -34,7 +34,7 @@ from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.core.command import Bar, start
-from lab.core.errors import nearest
+from lab.core.errors import suggest
 from lab.core.files import write_json
 from lab.core.rows import Row
 from lab.core.schema import Length, PathText, Tests
@@ -69,7 +69,7 @@ class RulerOptions(ChatOptions):
     """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
 
     def rules(self) -> list[str]:
-        return [f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
+        return [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
 
     @property
     def selected_tasks(self) -> list[Task]:

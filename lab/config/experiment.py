@@ -19,8 +19,8 @@ from typing import Any
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.config.settings import config_name, load_settings
-from lab.core.plugins import digest_of
-from lab.core.schema import PathText, Section, given, plain, validated
+from lab.core.plugins import hash_plugin
+from lab.core.schema import PathText, Section, non_defaults, to_json, validated
 from lab.core.yaml import flatten, format_yaml
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
@@ -81,7 +81,7 @@ class Experiment(Section):
             if isinstance(section := getattr(self, item.name), Section):
                 yield from section.joint_rules(self)
 
-    def out_of_order(self, name: str) -> Iterator[str]:
+    def order_faults(self, name: str) -> Iterator[str]:
         """Find the faults of a setting that keeps no documents in order, as what is stored by token needs."""
         for needs in self.stored.values():
             rule = f"keeps no documents in order, which {needs}={attrgetter(needs)(self)} needs"
@@ -94,13 +94,13 @@ class Experiment(Section):
             return "model.layers.window"
         return None if self.position.distance.method == "plain" else "position.distance.method"
 
-    def probed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def probe_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, with changes; not checked.
 
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
         corpus = self.data.corpus
-        values = asdict(self.probe_settings)
+        values = asdict(self.probe_section)
         protocol = changes.get("protocol", values["protocol"])
         if protocol != values["protocol"]:
             values["answer_budget"] = None
@@ -109,13 +109,13 @@ class Experiment(Section):
         return {**values, **changes}
 
     @property
-    def probe_settings(self) -> ProbeSection:
+    def probe_section(self) -> ProbeSection:
         """The settings by which commands probe the run, the defaults if it does not probe itself."""
         return self.probe or ProbeSection()
 
     @property
     def tests(self) -> ProbeConfig:
-        return ProbeConfig(**self.probed({}))
+        return ProbeConfig(**self.probe_settings({}))
 
     @property
     def frequencies(self) -> Frequencies:
@@ -171,11 +171,11 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes, as the head of this file defines."""
     tests = experiment.tests
-    chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
+    chosen = flatten(json.loads(json.dumps(non_defaults(experiment), default=to_json)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen["train.precision"] = experiment.train.precision
     # probe.batch may change at a resume, and yet has a name: in bfloat16 some answers depend on it
     named = {key: value for key, value in chosen.items() if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE)}
-    named |= {f"plugins.{Path(path).name}": digest_of(Path(path)) for path in named.pop("plugins", ())}
+    named |= {f"plugins.{Path(path).name}": hash_plugin(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from lab.core.errors import ConfigError, LabError, brief, is_short
+from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
 from lab.core.output import guard
 from lab.core.plugins import TRUSTED
-from lab.core.schema import TAGS, Section, adapter, docs_of, settings_in, validated, values_of
+from lab.core.schema import TAGS, Section, adapter, describe_values, read_docs, settings_in, validated
 from lab.core.yaml import parse_yaml
 
 EXIT_FAILURE = 1
@@ -109,7 +109,7 @@ class CommandSpec:
 
 def check_path(path: str, option: str = "") -> None:
     if not is_short(path):
-        raise ConfigError(f"{option}{brief(path)}: too long for a path, or not in one line; give a shorter one")
+        raise ConfigError(f"{option}{abbreviate(path)}: too long for a path, or not in one line; give a shorter one")
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         word = left.pop(0)
         key, equals, text = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
-            raise ConfigError(f"{brief(word)}: not a setting; write --section.key=value")
+            raise ConfigError(f"{abbreviate(word)}: not a setting; write --section.key=value")
         if key in overrides:
             raise ConfigError(f"--{key}: is given twice; keep one of them")
         is_text = key.rpartition(".")[2] in TEXTS and key != "data.corpus"
@@ -136,7 +136,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if is_text and not text:
             raise ConfigError(f"--{key}=: must not be empty; write --{key}=VALUE, or leave it out")
         as_written = is_text and text != "null" and not text.startswith(('"', "'"))
-        overrides[key] = text if as_written else parse_value(text, f"--{brief(key)}")
+        overrides[key] = text if as_written else parse_value(text, f"--{abbreviate(key)}")
     return overrides
 
 
@@ -150,7 +150,7 @@ def parse_value(text: str, name: str) -> Any:
     """
     value = parse_yaml(text, name)
     if " #" in text and not isinstance(value, str):
-        raise ConfigError(f"{name}={brief(text)}: YAML takes what follows # for a comment; leave it out")
+        raise ConfigError(f"{name}={abbreviate(text)}: YAML takes what follows # for a comment; leave it out")
     return text if isinstance(value, str) and not text.startswith(('"', "'")) else value
 
 
@@ -165,7 +165,7 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
     name, _, text = word.partition(":")
     if not name:
         raise ConfigError(
-            f"{option}={brief(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
+            f"{option}={abbreviate(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
         )
     try:
         parameters = parse_overrides([f"--{part}" for part in text.split(",") if part])
@@ -219,10 +219,10 @@ def settings_lines(
         start = "\n  " if heads else "    " if name.startswith(inside) else "  "
         default = item.default if item.default_factory is MISSING else item.default_factory()
         value = "required" if default is MISSING else json.dumps(default, default=str)
-        meaning = docs_of(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
+        meaning = read_docs(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
         text = " ".join(meaning.partition("\n\n")[0].split())
         value = value.strip('"') if heads else value
-        values = values_of(adapter(hint).json_schema())
+        values = describe_values(adapter(hint).json_schema())
         lines.append(f"{start}--{name}={value}\n      {text} [{values}]")
     return lines
 
@@ -262,7 +262,7 @@ class Bar(tqdm):  # type: ignore[misc]
         }
         super().__init__(iterable, desc=desc, **{**whole, **settings})
 
-    def known(self, n: int) -> None:
+    def count_finished(self, n: int) -> None:
         """Count what an earlier call has finished, which tells nothing about the rate."""
         self.initial += n
         self.update(n)

@@ -58,11 +58,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def brief(value: object) -> str:
+def abbreviate(value: object) -> str:
     r"""Write a value for an error's line, without the middle of a long one.
 
     Example:
-        >>> brief([1, 2]), brief("abc"), brief("a\nb"), brief("x" * 5000)
+        >>> abbreviate([1, 2]), abbreviate("abc"), abbreviate("a\nb"), abbreviate("x" * 5000)
         ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
     """
     is_plain = not isinstance(value, dict | list | tuple) and str(value).isprintable()
@@ -87,7 +87,7 @@ def is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and is_short(name)
 
 
-def nearest(word: str, names: Collection[str], other: str = "") -> str:
+def suggest(word: str, names: Collection[str], other: str = "") -> str:
     """Suggest the nearest of some names in place of an unknown word, or `other`, or list all."""
     near = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]}?" if near else other or f"use one of: {', '.join(names)}"
@@ -96,5 +96,5 @@ def nearest(word: str, names: Collection[str], other: str = "") -> str:
 def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
     """Return the method of a name, refusing an unknown one with the nearest name or all of them."""
     if method not in methods:
-        raise ConfigError(f"{field}={method}: unknown method; {nearest(method, methods)}")
+        raise ConfigError(f"{field}={method}: unknown method; {suggest(method, methods)}")
     return methods[method]

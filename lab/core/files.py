@@ -93,14 +93,14 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(folder for folder in [path, *path.absolute().parents] if os.path.exists(folder))).free
 
 
-def temporary_of(path: Path) -> Path:
+def name_temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def remove(path: Path) -> None:
     """Delete a file, a link or a folder, if it is there; a kill leaves no half of a folder under its name."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path if path.match(LEFTOVER) else path.rename(temporary_of(path)))
+        shutil.rmtree(path if path.match(LEFTOVER) else path.rename(name_temporary(path)))
     else:
         path.unlink(missing_ok=True)
 
@@ -124,7 +124,7 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> FileEntry:
 
     Raises: DiskError.
     """
-    temporary = temporary_of(path)
+    temporary = name_temporary(path)
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -158,12 +158,12 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
     return value
 
 
-def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
+def read_entries(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     """Return the files that a manifest lists by name, or None unless all are in its own folder or one in it.
 
     Example:
         >>> entry = {"bytes": 1, "sha256": "00"}
-        >>> entries_of({"files": {"a.bin": entry}}), entries_of({"files": {"../a.bin": entry}})
+        >>> read_entries({"files": {"a.bin": entry}}), read_entries({"files": {"../a.bin": entry}})
         ({'a.bin': {'bytes': 1, 'sha256': '00'}}, None)
     """
     try:
@@ -174,7 +174,7 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     return files if inside else None
 
 
-def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
+def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
     return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 

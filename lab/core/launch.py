@@ -171,7 +171,7 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     except SignalException:
         return EXIT_STOPPED
     except ChildFailedError as error:
-        rank, cause = min(error.failures.items(), key=lambda item: order_of(item[1].exitcode))
+        rank, cause = min(error.failures.items(), key=lambda item: order_by_cause(item[1].exitcode))
         if cause.exitcode >= 0:
             return int(cause.exitcode)
         killed = f"rank {rank} (process {cause.pid}) was killed by {signal.Signals(-cause.exitcode).name}"
@@ -180,7 +180,7 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     return 0
 
 
-def order_of(exitcode: int) -> int:
+def order_by_cause(exitcode: int) -> int:
     """Order the ends of ranks by their cause: a kill, a rank that failed or lost a killed one, torchrun's SIGTERM."""
     return 2 if exitcode == -signal.SIGTERM else int(exitcode >= 0)
 

@@ -37,7 +37,7 @@ def load_plugin(path: Path) -> None:
     if path.stem in sys.stdlib_module_names:
         rule = f"would take the place of Python's own module {path.stem} for programs started in its folder"
         raise ConfigError(f"plugins={path}: {rule}; rename it, as my_{path.name}")
-    digest = digest_of(path)
+    digest = hash_plugin(path)
     if digest in LOADED:
         return
     name = f"probe_lab_plugin_{digest[:16]}"
@@ -53,9 +53,9 @@ def load_plugin(path: Path) -> None:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"plugins={path}: {type(error).__name__}{line} ({first_line(error)}); correct it") from error
     add_classes(module, f"plugins={path}")
-    for _, section in classes_of(module):
+    for _, section in find_classes(module):
         section.plugin = digest
-        section.__reduce__ = reduced  # type: ignore[method-assign,assignment]
+        section.__reduce__ = reduce_object  # type: ignore[method-assign,assignment]
     LOADED[digest] = module
 
 
@@ -67,7 +67,7 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
     listed = names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
     for name in listed:  # anything else is refused with the other settings
         path = Path(name) if folder is None else folder / KEPT / Path(name).name
-        if file is not None and digest_of(path) not in LOADED:
+        if file is not None and hash_plugin(path) not in LOADED:
             check_trusted(str(path), f"is code that {file} names", "add --trust (in Python: lab.load_plugin)")
         load_plugin(path)
 
@@ -77,7 +77,7 @@ def check_trusted(code: str, rule: str, remedy: str = "add --trust") -> None:
         raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {remedy}")
 
 
-def source_of(name: str, folder: Path) -> bytes:
+def read_plugin(name: str, folder: Path) -> bytes:
     """Read the file that was loaded as a plugin: that of the name, or its copy in a run's folder."""
     paths = [Path(name), folder / KEPT / Path(name).name]
     sources = [path.read_bytes() for path in paths if path.is_file()]
@@ -86,7 +86,7 @@ def source_of(name: str, folder: Path) -> bytes:
 
 def add_classes(module: ModuleType, field: str) -> None:
     """Add a module's classes to their tables, refusing a module of none, and tags that are taken."""
-    classes = [(kind, section, getattr(section, kind.tag)) for kind, section in classes_of(module)]
+    classes = [(kind, section, getattr(section, kind.tag)) for kind, section in find_classes(module)]
     bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
     if not classes:
         raise ConfigError(f"{field}: defines no method, corpus or measure; derive a class from one of {bases}")
@@ -99,7 +99,7 @@ def add_classes(module: ModuleType, field: str) -> None:
     adapter.cache_clear()
 
 
-def classes_of(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
+def find_classes(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
     """Yield the methods that a module defines, each with its table; classes without a tag are bases of others."""
     for section in {value for value in vars(module).values() if isinstance(value, type)}:
         if section.__module__ == module.__name__:
@@ -108,21 +108,21 @@ def classes_of(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
                     yield kind, section
 
 
-def reduced(self: Section) -> Any:
+def reduce_object(self: Section) -> Any:
     """Pickle an object of a plugin's class: for a process that has not loaded the plugin, with its file."""
-    return restored, (str(sys.modules[type(self).__module__].__file__), type(self).__name__, vars(self))
+    return restore_object, (str(sys.modules[type(self).__module__].__file__), type(self).__name__, vars(self))
 
 
-def restored(path: str, name: str, state: dict[str, Any]) -> Any:
+def restore_object(path: str, name: str, state: dict[str, Any]) -> Any:
     """Rebuild an object of a plugin's class in another process."""
     load_plugin(Path(path))
-    section = getattr(LOADED[digest_of(Path(path))], name)
+    section = getattr(LOADED[hash_plugin(Path(path))], name)
     out = object.__new__(section)
     vars(out).update(state)
     return out
 
 
-def digest_of(path: Path) -> str:
+def hash_plugin(path: Path) -> str:
     """Compute the SHA-256 of a plugin's source, in hex digits."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()

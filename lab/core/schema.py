@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
 
-from lab.core.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
+from lab.core.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, abbreviate, first_line, is_short, suggest
 from lab.core.yaml import flatten
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Section:
     def __post_init__(self) -> None:
         """Have pydantic check an object built in code; it calls this again, and then the rules are checked."""
         if not IS_CHECKING.get():
-            validated(type(self), given(self), self)
+            validated(type(self), non_defaults(self), self)
         elif faults := tuple(self.rules()):
             raise ConfigError(*faults)
 
@@ -101,7 +101,7 @@ class Section:
 
     def fault(self, field: str, rule: str) -> str:
         """Write the fault of a field, which may be dotted."""
-        return f"{field}={brief(attrgetter(field)(self))}: {rule}"
+        return f"{field}={abbreviate(attrgetter(field)(self))}: {rule}"
 
 
 class Method(Section, ABC):
@@ -137,7 +137,7 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
     Raises: ConfigError with one line for every fault, but for what may be missing only as a name is misspelt.
     """
     try:
-        text = json.dumps(values, default=plain, ensure_ascii=False).encode()
+        text = json.dumps(values, default=to_json, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         rule = f"must be text and numbers by name, not nested within themselves ({first_line(error)})"
         raise ConfigError(f"settings: {rule}; write section.key: value") from error
@@ -153,38 +153,38 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         IS_CHECKING.reset(token)
 
 
-def given(section: Any) -> dict[str, Any]:
+def non_defaults(section: Any) -> dict[str, Any]:
     """Return the fields of a section that differ from their defaults, and the tags of unions."""
     usual = {i.name: i.default if i.default_factory is MISSING else i.default_factory() for i in fields(section)}
     return {name: value for name in usual if (value := getattr(section, name)) != usual[name] or name in TAGS}
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Return a section as a dict, NumPy's numbers as Python's, and anything else as text."""
     if isinstance(value, Section):
-        return given(value)
+        return non_defaults(value)
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def fault_lines(root: Any, item: Any) -> list[str]:
     """Convert one of pydantic's errors to lines for the user."""
-    section, keys, hint = located(root, item["loc"])
+    section, keys, hint = locate_error(root, item["loc"])
     dotted, kind, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
     given_text = isinstance(item["input"], str) and kind.endswith("_type")  # "5" is no whole number
-    value = f'"{brief(item["input"])}"' if given_text else brief(item["input"])
+    value = f'"{abbreviate(item["input"])}"' if given_text else abbreviate(item["input"])
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:
         settings = flatten({dotted: item["input"]})
         name, value = next(iter(settings.items()))
-        named = f"{name}={brief(value)}" if len(settings) == 1 else dotted
+        named = f"{name}={abbreviate(value)}" if len(settings) == 1 else dotted
         return [f"{named}: unknown setting; {suggestion(root, section, keys)}"]
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
-        members = members_of(hint)
-        remedy = nearest(tag, members, "" if members else "name the file that defines it in plugins")
-        return [f"{dotted}.{key}={brief(tag)}: unknown; {remedy}"]
-    meaning = " ".join(docs_of(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
+        members = list_members(hint)
+        remedy = suggest(tag, members, "" if members else "name the file that defines it in plugins")
+        return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {remedy}"]
+    meaning = " ".join(read_docs(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
     if kind in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
@@ -195,13 +195,13 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
 
 
-def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+def locate_error(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there."""
     # pydantic's place of an error has the keys of the YAML and, within a union, the tag of its member. A tag is no key:
     # it picks the member whose fields come next. Numbers are places in lists.
     section, hint, keys = root, root, []
     for key in location:
-        members = members_of(hint)
+        members = list_members(hint)
         if key in members and hint is not members[key]:
             hint = members[key]
         elif members or isinstance(key, int):
@@ -211,37 +211,37 @@ def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     return section, keys, hint
 
 
-def members_of(hint: Any) -> dict[Any, Any]:
+def list_members(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
         return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
     parts = get_args(hint)
     tables = [part.table for part in parts if isinstance(part, OneOf)]
-    return dict(tables[0]) if tables else {tag: one for part in parts for tag, one in members_of(part).items()}
+    return dict(tables[0]) if tables else {tag: one for part in parts for tag, one in list_members(part).items()}
 
 
 def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
     """Yield every setting under its dotted name, with its field, class and type; the members of unions in turn."""
     hints = get_type_hints(root, include_extras=True)
     for item in sorted(fields(root), key=lambda item: item.name not in TAGS):
-        members = members_of(hints[item.name])
+        members = list_members(hints[item.name])
         for section in members.values():
             yield from settings_in(section, f"{prefix}{item.name}.")
         if not members:
             yield prefix + item.name, item, root, hints[item.name]
 
 
-def values_of(schema: Mapping[str, Any]) -> str:
+def describe_values(schema: Mapping[str, Any]) -> str:
     """Describe the values that a JSON schema admits.
 
     Example:
-        >>> values_of(adapter(int | None).json_schema()), values_of(adapter(tuple[str, ...]).json_schema())
+        >>> describe_values(adapter(int | None).json_schema()), describe_values(adapter(tuple[str, ...]).json_schema())
         ('integer, or null', 'list of: string')
     """
     if "anyOf" in schema:
-        return ", or ".join(map(values_of, schema["anyOf"]))
+        return ", or ".join(map(describe_values, schema["anyOf"]))
     if "items" in schema:
-        return f"list of: {values_of(schema['items'])}"
+        return f"list of: {describe_values(schema['items'])}"
     choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
     rules = [
         f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
@@ -263,7 +263,7 @@ def suggestion(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
 
 
 @cache
-def docs_of(section: Any) -> dict[str, str]:
+def read_docs(section: Any) -> dict[str, str]:
     """Read the docstring below each field of a config class; pydantic would, too, but takes 0.4 s at every start."""
     docs = {}
     for base in (base for base in reversed(section.__mro__) if issubclass(base, Section)):

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from lab.core.errors import DataError
-from lab.core.files import check_sizes, sha256, temporary_of
+from lab.core.files import check_sizes, name_temporary, sha256
 from lab.data import shards
 from lab.data.config import Upsample
 from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
@@ -147,7 +147,7 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     final = folder / job.shard.name
     check_sizes(job.shard, manifest["files"], shards.suggest_repair(job.shard))
     marks_scored = "train.scored.bin" in manifest["files"]
-    writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks_scored)
+    writer = TokenShardWriter(name_temporary(final), manifest["dtype"], name=name, marks_scored=marks_scored)
     writer.skips.update(manifest["skips"])
     writer.inputs = manifest.get("inputs", {})
     for split in SPLITS:

@@ -277,7 +277,7 @@ def close_folder(config: DataConfig, folder: Path) -> None:
     files.remove_leftovers(folder)
     for lock in folder.glob(".task-*.lock*"):
         files.remove(lock)
-    records = files.manifest_of(folder, "[!.]*.json")
+    records = files.build_manifest(folder, "[!.]*.json")
     records.pop(shards.PREPARED, None)
     record = {
         "name": config.shard_name,

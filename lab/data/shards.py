@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from lab.core.errors import DataError
-from lab.core.files import FileEntry, check_sizes, manifest_of, publish_folder, write_json
+from lab.core.files import FileEntry, build_manifest, check_sizes, publish_folder, write_json
 from lab.data.encoding import refuse_shortened
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
@@ -204,7 +204,7 @@ class TokenShardWriter:
             "splits": {s: {"documents": len(ends) - 1, "tokens": ends[-1]} for s, ends in self.ends.items()},
             "skips": dict(self.skips),
             "sources": list(self.sources),
-            "files": manifest_of(self.temporary),
+            "files": build_manifest(self.temporary),
             "inputs": self.inputs,
         }
         write_json(self.temporary / MANIFEST, manifest)

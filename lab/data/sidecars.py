@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from lab.core.arrays import IntArray
 from lab.core.errors import DataError
-from lab.core.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
+from lab.core.files import FileEntry, check_sizes, read_entries, read_object, write_atomic, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import task_indices
 from lab.data.shards import Shard, TokenStore, suggest_repair
@@ -52,7 +52,7 @@ def read_entry(path: Path) -> FileEntry:
     Raises: DataError.
     """
     record = record_path(path)
-    files = entries_of(read_object(record, DataError, "delete it")) or {}
+    files = read_entries(read_object(record, DataError, "delete it")) or {}
     if path.name not in files:
         raise DataError(f"{record}: does not record {path.name}; delete it")
     return files[path.name]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.files import temporary_of
+from lab.core.files import name_temporary
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Conversations, DataConfig
 from lab.data.corpora import Item, TextDocument, open_corpus
@@ -43,7 +43,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     marks_scored = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     final = folder / task_name(task)
-    writer = TokenShardWriter(temporary_of(final), dtype, name=config.shard_name, marks_scored=marks_scored)
+    writer = TokenShardWriter(name_temporary(final), dtype, name=config.shard_name, marks_scored=marks_scored)
     before, after = special_ends(tokenizer)
 
     @lru_cache(CACHED_TEXTS)

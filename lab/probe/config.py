@@ -71,7 +71,7 @@ class ProbeSection(Section):
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse more numbers than a test has, and a corpus without text to hide them in and to measure losses on."""
-        needles = run.probed({}).get("needles", NEEDLES)
+        needles = run.probe_settings({}).get("needles", NEEDLES)
         if self.required > needles:
             yield run.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         has_text = self.haystack is not None or run.data.corpus.name == "synthetic"

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 
 from lab.core import files
 from lab.core.command import show
-from lab.core.errors import CheckpointError, brief, first_line
+from lab.core.errors import CheckpointError, abbreviate, first_line
 from lab.core.files import SHOWN, FileEntry
 
 NAME = re.compile(r"tokens-(\d{15})")
@@ -50,7 +50,7 @@ def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
     Raises: CheckpointError.
     """
     manifest = files.read_object(run / MANIFEST, CheckpointError, ANEW)
-    entries, digest = files.entries_of(manifest), manifest.get(RUN)
+    entries, digest = files.read_entries(manifest), manifest.get(RUN)
     if entries is None or not isinstance(digest, str):
         raise CheckpointError(f"{run / MANIFEST}: is not that of a run; {ANEW}")
     return digest, entries
@@ -85,7 +85,7 @@ class Checkpoint:
         """Print a line that names files of tensors in its folder that are not its own."""
         strays = sorted({*self.folder.glob("*.safetensors")} - {*self.tensor_files()})
         if strays:
-            names = brief(", ".join(path.name for path in strays))
+            names = abbreviate(", ".join(path.name for path in strays))
             show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property
@@ -95,7 +95,7 @@ class Checkpoint:
         Raises: CheckpointError.
         """
         manifest = files.read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
-        return files.entries_of({"files": manifest.get(SEEN)})
+        return files.read_entries({"files": manifest.get(SEEN)})
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -105,7 +105,7 @@ class Checkpoint:
         """
         path = self.folder / MANIFEST
         manifest = files.read_object(path, CheckpointError, RESTORE)
-        entries, run = files.entries_of(manifest), manifest.get(RUN)
+        entries, run = files.read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         if entries is None or not isinstance(run, str) or not (is_named and {STATE, COUNTS} <= entries.keys()):
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")

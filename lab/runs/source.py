@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.core.errors import CheckpointError, ConfigError, brief, first_line
+from lab.core.errors import CheckpointError, ConfigError, abbreviate, first_line
 from lab.core.yaml import flatten, part, read_yaml
 from lab.model.config import DecoderConfig
 from lab.model.huggingface import config as folders
@@ -74,9 +74,9 @@ class Source:
 def find_place(path: Path, field: str = "") -> Place:
     """Identify the kind of a folder, refusing any other; error lines name `field` before the path."""
     if not is_hub_id(path) and not os.path.isdir(path):
-        raise CheckpointError(f"{field}{brief(path)}: {no_folder(path)}")
-    folder = named(path)
-    home = home_of(path)
+        raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}")
+    folder = resolve(path)
+    home = find_home(path)
     is_hugging_face = (folder / folders.NAME).is_file()
     is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
     if not (is_hugging_face or is_run):
@@ -98,21 +98,21 @@ def no_folder(path: Path) -> str:
     return f"no such folder; did you mean {runs[near[0]]}?" if near else f"no such folder; use {PLACES}"
 
 
-def named(path: Path) -> Path:
+def resolve(path: Path) -> Path:
     """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub."""
     if is_hub_id(path):
         return hub_folder(path)
     return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
 
 
-def home_of(path: Path) -> Path:
+def find_home(path: Path) -> Path:
     """Return the folder of the config and the tokenizer, existing or not."""
-    folder = named(path)
+    folder = resolve(path)
     return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
 
 
-def tokenizer_of(path: Path) -> Path | None:
-    file = home_of(path) / TOKENIZER
+def find_tokenizer(path: Path) -> Path | None:
+    file = find_home(path) / TOKENIZER
     return file if file.is_file() else None
 
 
@@ -167,7 +167,7 @@ def read_source(
     if not is_hub_id(path) and not os.path.isdir(path):
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
         if missing:
-            raise CheckpointError(f"{field}{brief(path)}: {no_folder(path)}; for --dry_run set {missing}")
+            raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}; for --dry_run set {missing}")
         tokenizer = tokenizer_settings(path / TOKENIZER, "<eos>")
         return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, field)
@@ -180,7 +180,7 @@ def read_source(
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
     position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json"), "eos_token")
-    file = tokenizer_of(place.folder)
+    file = find_tokenizer(place.folder)
     tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.errors import DataError, brief, first_line, is_plain_name
+from lab.core.errors import DataError, abbreviate, first_line, is_plain_name
 
 ENDING = ".jsonl.xz"
 LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
@@ -54,7 +54,7 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
     names = [record["run"], *record["file"].split("/")]
     for name in names:
         if not is_plain_name(name):
-            raise ValueError(f"{brief(name)} is no name of a run or its file")
+            raise ValueError(f"{abbreviate(name)} is no name of a run or its file")
     path = folder.joinpath(*names)
     path.parent.mkdir(parents=True, exist_ok=True)
     if "row" in record and path.suffix == ".jsonl":

@@ -54,7 +54,7 @@ class Skip(Method):
         if self.selects:
             if run.data.mode != "concatenated":
                 yield run.fault("skip.selection", "needs windows of several documents; set data.mode: concatenated")
-            yield from run.out_of_order("skip.selection")
+            yield from run.order_faults("skip.selection")
 
     @property
     def selects(self) -> bool:

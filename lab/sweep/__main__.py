@@ -35,7 +35,7 @@ from lab.core.command import (
     show,
     start,
 )
-from lab.core.errors import ConfigError, nearest
+from lab.core.errors import ConfigError, suggest
 from lab.core.files import LOCK_NAME, is_held
 from lab.core.launch import ALLOCATED, COPIES, check_copies
 from lab.core.schema import NonNegative, Positive, Section
@@ -130,7 +130,7 @@ def work(args: Arguments) -> int:
     names = [field.name for field in fields(SweepOptions)]
     options = read_options(SweepOptions, {key: value for key, value in args.settings.items() if key in names})
     of_runs = {key: value for key, value in args.settings.items() if key not in names}
-    if faults := [f"--{key}: unknown option; {near}" for key in of_runs if (near := nearest(key, names, "-")) != "-"]:
+    if faults := [f"--{key}: unknown option; {near}" for key in of_runs if (near := suggest(key, names, "-")) != "-"]:
         raise ConfigError(*faults)
     runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:

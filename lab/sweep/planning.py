@@ -27,7 +27,7 @@ from typing import Any, Literal
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
 from lab.core.command import CommandSpec
-from lab.core.errors import ConfigError, LabError, brief
+from lab.core.errors import ConfigError, LabError, abbreviate
 from lab.core.launch import cores
 from lab.core.plugins import check_trusted, load_plugins
 from lab.core.schema import Positive, Section, validated
@@ -181,7 +181,7 @@ def planned_run(
     first = words.index("lab.fit") + 1
     program_words = words[: first - 1]
     if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
-        check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
+        check_trusted(f"command={abbreviate(shlex.join(program_words))}", "is a program that the sweep names")
     read = FIT.read(words[first:])
     of_file = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
     chosen = {"run.name": AUTO, **of_file, **settings}

@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.config import Experiment
 from lab.core import files
-from lab.core.errors import LONGEST_SHOWN, ConfigError, brief
+from lab.core.errors import LONGEST_SHOWN, ConfigError, abbreviate
 from lab.core.launch import Launch
 from lab.core.plugins import LOADED
 from lab.core.yaml import flatten
@@ -59,11 +59,11 @@ def describe_value(value: Any) -> str:
 
     Example:
         >>> long, other = [[0, 64]] * 20, [[0, 64]] * 10 + [[0, 65]] + [[0, 64]] * 9
-        >>> brief(long) == brief(other), describe_value(long) == describe_value(other)
+        >>> abbreviate(long) == abbreviate(other), describe_value(long) == describe_value(other)
         (True, False)
     """
     text = json.dumps(value, default=str)
-    return brief(value) if len(text) <= LONGEST_SHOWN else f"{brief(value)}, {digest(text.encode())}"
+    return abbreviate(value) if len(text) <= LONGEST_SHOWN else f"{abbreviate(value)}, {digest(text.encode())}"
 
 
 def digest(data: bytes) -> str:
@@ -108,7 +108,7 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
     if launch.world_size == 1:
         return
     path = experiment.run.path
-    own = files.temporary_of(path / files.LOCK_NAME)
+    own = files.name_temporary(path / files.LOCK_NAME)
     try:
         if launch.is_first:
             own.touch()
@@ -143,7 +143,7 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
         data.prepare_data()
         for name, entry in data.list_files().items():
             record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
-        haystack = data.experiment.probe_settings.haystack
+        haystack = data.experiment.probe_section.haystack
         if haystack is not None and not is_resumed:
             texts = read_texts(Path(haystack), "probe.haystack")
             record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"

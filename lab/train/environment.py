@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
-from lab.core.plugins import KEPT, digest_of
+from lab.core.plugins import KEPT, hash_plugin
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
@@ -84,7 +84,7 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
     for name in experiment.plugins:
         copied = folder.path / KEPT / Path(name).name
-        if digest_of(copied) != digest_of(Path(name)):
+        if hash_plugin(copied) != hash_plugin(Path(name)):
             raise ConfigError(
                 f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from lab.core.errors import ConfigError, PeerError, brief, first_line
+from lab.core.errors import ConfigError, PeerError, abbreviate, first_line
 from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 
 FAULT, ENDED = "fault", "ended"  # keys of the store, next to the names of exchanges
@@ -158,4 +158,4 @@ def name_ranks(*ranks: int) -> str:
         >>> name_ranks(1), name_ranks(2, 3)
         ('rank 1', 'rank 2, 3')
     """
-    return f"rank {brief(', '.join(map(str, ranks)))}"
+    return f"rank {abbreviate(', '.join(map(str, ranks)))}"

@@ -193,7 +193,7 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
     """Build the probe of a config on its corpus's tokenizer and haystack."""
     data = experiment.data
-    path = experiment.probe_settings.haystack
+    path = experiment.probe_section.haystack
     tokenizer = load_tokenizer(shard_folder(data))
     probe = NeedleProbe(
         experiment.tests,

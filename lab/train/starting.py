@@ -27,7 +27,7 @@ from lab.runs.folder import RunFolder
 from lab.runs.manifest import drop_from_manifest
 from lab.runs.recovery import find_losses
 from lab.runs.saved_state import read_state
-from lab.runs.source import tokenizer_of
+from lab.runs.source import find_tokenizer
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
 from lab.train.meeting import gather
 
@@ -163,7 +163,7 @@ def check_vocabulary(experiment: Experiment) -> None:
     if experiment.start is None:
         return
     path = experiment.start.path
-    theirs = tokenizer_of(Path(path))
+    theirs = find_tokenizer(Path(path))
     if theirs is None:  # a Hugging Face folder may have none
         return
     if differ := load_tokenizer(theirs).get_vocab().items() ^ tokenizer.get_vocab().items():

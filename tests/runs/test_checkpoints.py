@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.core.errors import CheckpointError
-from lab.core.files import manifest_of
+from lab.core.files import build_manifest
 from lab.runs.checkpoints import candidates, newest, open_checkpoint
 from lab.runs.shards import publish, temporary_folder
 from tests.refusals import refused
@@ -21,7 +21,7 @@ def save(root, tokens, keep=2, run="this"):
     (folder / "state.ckpt").write_bytes(b"state" + f"{tokens:015d}".encode())
     (folder / "counts.npz").write_bytes(b"counts" + f"{tokens:015d}".encode())
     save_file({"w": torch.full((4,), float(tokens))}, folder / WEIGHTS)
-    return publish(root, tokens, keep, run, manifest_of(folder))
+    return publish(root, tokens, keep, run, build_manifest(folder))
 
 
 def at(root, tokens):

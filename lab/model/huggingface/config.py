@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.core.errors import CheckpointError, ConfigError, MissingPackage, brief, first_line
+from lab.core.errors import CheckpointError, ConfigError, MissingPackage, abbreviate, first_line
 from lab.core.files import read_object
 from lab.core.schema import validated
 from lab.model.config import DecoderConfig
@@ -208,7 +208,7 @@ def hugging_face_settings(
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
     if cfg.layers is not None:
         rule = "no family of transformers that the lab writes has it; evaluate the run folder"
-        raise ConfigError(f"model.layers.pattern={brief(cfg.layers.pattern)}: {rule}")
+        raise ConfigError(f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: {rule}")
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
     family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
     return {

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from lab import positions
 from lab.core.command import show
-from lab.core.errors import CheckpointError, ConfigError, DiskError, brief, first_line, is_plain_name
-from lab.core.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
+from lab.core.errors import CheckpointError, ConfigError, DiskError, abbreviate, first_line, is_plain_name
+from lab.core.files import disk_fault, name_temporary, publish_folder, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
 
@@ -106,7 +106,7 @@ def save_pretrained(
     tied = decoder.cfg.tie_embeddings
     state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
     tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
-    temporary = temporary_of(final)  # renamed at the end, so that a folder that exists is complete
+    temporary = name_temporary(final)  # renamed at the end, so that a folder that exists is complete
     try:
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
@@ -204,7 +204,7 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
                 stored[name] = file
     strays = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in names)
     if strays:
-        show(f"{folder}: {brief(', '.join(strays))}: not of these weights, not read", error=True)
+        show(f"{folder}: {abbreviate(', '.join(strays))}: not of these weights, not read", error=True)
     return stored, doubled
 
 

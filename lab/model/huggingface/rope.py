@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.core.command import show
-from lab.core.errors import ConfigError, brief
+from lab.core.errors import ConfigError, abbreviate
 from lab.positions import Frequencies
 from lab.positions.ntk import scaled_theta
 
@@ -48,7 +48,7 @@ def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> 
     if rotary and kind in ROPE_KEYS:
         for name, value in values.items():
             if name not in (*SHARED_KEYS, *ROPE_KEYS[kind]) and not isinstance(value, dict):
-                unread[f"{section}.{name}={brief(value)}"] = f"rope_type={kind} has no such setting"
+                unread[f"{section}.{name}={abbreviate(value)}"] = f"rope_type={kind} has no such setting"
     for name, rule in unread.items():
         show(f"{config}: {name} is ignored, {rule}", error=True)
 
@@ -61,7 +61,7 @@ def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
     section = settings.get(name) or {}
     if not isinstance(section, dict):
-        raise ConfigError(f"{name}={brief(section)}: must be an object or null; copy config.json again")
+        raise ConfigError(f"{name}={abbreviate(section)}: must be an object or null; copy config.json again")
     return name, section
 
 
