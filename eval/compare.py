@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,76 +55,111 @@ LINE = ["evaluation", "unit", "task", "length"]
 
 
 def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame, int]:
-    """Put results into lines and columns, fold seeds, test the differences to the first column; count older results.
+    """Put results into lines and columns, test the differences to the first column, and count older results.
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
     """
     frame = add_arms(records)
-    is_setting = sum(add_field(frame, name) for name in by) > 0
+    is_setting = False
+    for name in by:
+        is_setting |= add_field(frame, name)
     if "model" in by:
         frame["model"] = records.model
-    newest = frame.checkpoint.groupby([frame.evaluation, frame.model, frame.method]).transform("max")
-    results = frame.copy() if "checkpoint" in by else frame[frame.checkpoint == newest].copy()
+    results = frame
+    if "checkpoint" not in by:
+        newest = frame.checkpoint.groupby([frame.evaluation, frame.model, frame.method]).transform("max")
+        results = frame[frame.checkpoint == newest]
+    results = results.copy()
     lines, columns = choose_keys(results, list(dict.fromkeys(by)), is_setting)
+    # The sort is stable: of equal numbers of tests, the later result comes last and is kept.
     rising = results.sort_values("n", kind="stable", na_position="first")
     once = rising.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
     groups = once.groupby([*lines, *columns], sort=False, dropna=False)
     cells = pd.DataFrame([mean_over_seeds(rows) for _, rows in groups])
     cells["line"] = name_lines(cells, lines)
-    keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
-    unique = list(dict.fromkeys(keys))
-    if len({re.sub(r"[\d.]", "", str(key)) for key in unique}) == 1:  # step_2 before step_10
-        unique.sort(key=lambda key: [natural_key(str(x)) for x in key])
-    elif by:  # rising numbers
-        unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
-    differ = list(range(len(columns)))
-    # Skip fields that are the same in all columns, or follow from the others: backwards, so that the first ones stay.
-    for k in reversed(range(len(columns))):
-        others = [other for other in differ if other != k]
-        if len({tuple(key[other] for other in others) for key in unique}) == len(unique):
-            differ = others
-    cells["number"] = [unique.index(key) for key in keys]
-    cells["column"] = [", ".join(format_heading(key[k]) for k in differ or [0]) for key in keys]
+    add_headings(cells, columns, is_sorted=bool(by))
     order = [*(name for name in LINE if name in lines), "line", "number"]
     return add_p_values(cells).sort_values(order, ignore_index=True), len(frame) - len(results)
+
+
+def add_headings(cells: pd.DataFrame, columns: Sequence[str], *, is_sorted: bool) -> None:
+    """Add the heading of each cell's column, and the column's number from the left."""
+    keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
+    unique = list(dict.fromkeys(keys))
+    if len({re.sub(r"[\d.]", "", str(key)) for key in unique}) == 1:
+        # Keys that differ in their numbers alone: step_2 comes before step_10.
+        unique.sort(key=lambda key: natural_key(str(key)))
+    elif is_sorted:
+        unique.sort(key=sort_by_numbers)
+    differ = list(range(len(columns)))
+    # Skip fields that are the same in all columns, or follow from the others: backwards, so that the first ones stay.
+    for field in reversed(range(len(columns))):
+        others = differ.copy()
+        others.remove(field)
+        if len({select(key, others) for key in unique}) == len(unique):
+            differ = others
+    cells["number"] = [unique.index(key) for key in keys]
+    cells["column"] = [", ".join(map(format_heading, select(key, differ or [0]))) for key in keys]
+
+
+def select(key: Sequence[Any], fields: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(key[field] for field in fields)
+
+
+def sort_by_numbers(key: Sequence[Any]) -> list[float]:
+    """Return a key that sorts columns by their numbers; text keeps the order in which it appears."""
+    numbers = [0.0] * len(key)
+    for place, value in enumerate(key):
+        if isinstance(value, int | float) and not pd.isna(value):
+            numbers[place] = value
+    return numbers
 
 
 def add_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
     frame = records.reindex(columns=list(dict.fromkeys([*records, "length", "checkpoint", "weights"])))
-    has = records.run != ""
-    recorded = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    has_run = records.run != ""
+    recorded = dict(zip(frame.run[has_run], frame.settings[has_run], strict=True))
     settings = with_bases(recorded)
-    frame["settings"] = [settings.get(run, {}) for run in frame.run]
+    frame["settings"] = frame.run.map(lambda run: settings.get(run, {}))
     for name in find_differences(settings):
-        frame[name] = [str(config.get(name)) for config in frame.settings]
-    arms = name_arms(recorded)
-    frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
+        frame[name] = read_setting(frame, name)
+    frame["arm"] = frame.run.map(name_arms(recorded)).astype(object).fillna(frame.model)
     frame["model"] = frame.model.where(frame.groupby("arm").model.transform("nunique") == 1, frame.arm)
-    frame["run_seed"] = [str(config.get("run.seed")) for config in frame.settings]
+    frame["run_seed"] = read_setting(frame, "run.seed")
     frame["length"] = frame.length.fillna(0).astype(int)
-    frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
+    frame["weights"] = frame.weights.mask(has_run)  # follow from run and checkpoint
+    # Seeds end some tokens apart, so that their checkpoints are matched by number and named as the first one's.
     checkpoints = frame.checkpoint.fillna("").astype(str)
     number = checkpoints.groupby([frame.arm, records.model, frame.evaluation]).rank("dense")
     frame["checkpoint"] = checkpoints.groupby([frame.arm, frame.evaluation, number]).transform("first")
     return frame
 
 
+def read_setting(frame: pd.DataFrame, name: str) -> pd.Series[str]:
+    return frame.settings.map(lambda config: str(config.get(name)))
+
+
 def add_field(frame: pd.DataFrame, name: str) -> bool:
     """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
-    if name in (*COLUMNS, *WIDER, *LINE):
+    if name in KNOWN or name in LINE:
         return False
     columns: dict[str, None] = {}
     settings: dict[str, None] = {}
     for row, config in zip(frame.row, frame.settings, strict=True):
         columns |= dict.fromkeys(row)
         settings |= dict.fromkeys(config)
-    ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
-    if name not in columns and not ends:
+    ends = [setting for setting in settings if f".{setting}".endswith(f".{name}")]
+    if name in columns:
+        values = [row.get(name) for row in frame.row]
+    elif ends:
+        # Of several settings that end so, the one with the fewest sections above it is meant.
+        full_name = min(ends, key=lambda setting: setting.count("."))
+        values = [config.get(full_name) for config in frame.settings]
+    else:
         hint = suggest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
         raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
-    values = [row.get(name) for row in frame.row] if name in columns else [s.get(ends[0]) for s in frame.settings]
     frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]
     return name not in columns
 
@@ -140,18 +176,17 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
         return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
 
     of_run = ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
-    corpora = frame.settings.map(lambda config: str(config.get("data.corpus.seed"))).groupby(frame.arm)
-    if is_setting or corpora.nunique().max() > 1:
+    corpora = read_setting(frame, "data.corpus.seed")
+    if is_setting or corpora.groupby(frame.arm).nunique().max() > 1:
         of_run = ["haystack", "texts", "seed"]
     # Objects, because a column of 4 and None would become floats and 4 differ from 4.0 as text.
-    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)
-    alike = [name for name in fields if name not in by]
-    for name in alike:
+    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object).drop(columns=by, errors="ignore")
+    for name in fields:
         frame[name] = fields[name].map(json.dumps)
         if name in of_run:
             frame[name] = frame[name].mask(frame.settings.map(bool))
     lines = [name for name in LINE if name not in by]
-    lines += varying(lines, alike)
+    lines += varying(lines, list(fields))
     if not by:
         return lines, COLUMNS + varying(lines + COLUMNS, WIDER)
     follows = ["model", "checkpoint", "weights"] if is_setting else []  # from a run's settings
@@ -160,7 +195,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
 
 
 def mean_over_seeds(rows: pd.DataFrame) -> Row:
-    """Fold the records of one cell, one for each seed, into their mean, or a range where one is censored."""
+    """Average the records of one cell, one for each seed; return a range if one of them is censored."""
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
     counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum()), "floor": 0.0}
@@ -174,7 +209,8 @@ def mean_over_seeds(rows: pd.DataFrame) -> Row:
     mean, low, high = mean_with_limits(values.tolist(), ends=SHARES if unit == "share" else None)
     low, high = np.clip([low, high], *RANGES.get(unit, (-np.inf, np.inf))).tolist()
     if unit == "share" and rows.passed.notna().all():  # of independent tests
-        cell["floor"] = float(np.mean([binomial_variance(r.score, r.n) for r in rows.itertuples()]))
+        # The spread of the seeds may be 0 by chance, but not below that of the tests.
+        cell["floor"] = float(np.mean([binomial_variance(row.score, row.n) for row in rows.itertuples()]))
     return cell | {"by_seed": dict(zip(rows.run_seed, values)), "score": mean, "low": low, "high": high}
 
 
@@ -189,36 +225,48 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
         is_named = [f"{n} " in f"{task} " or n == 0 for n, task in zip(cells.length, cells.task, strict=True)]
         first = first.where(is_named, first + cells.length.map("{:,} tokens ".format))
     out = first = first.str.strip()
-    for name in (name for name in lines if name not in LINE):
-        value = cells[name].astype(str)
-        named = out + " " + (value if name in (*COLUMNS, *WIDER) else f"{name}=" + value)
-        out = out.where(value.groupby(first).transform("nunique") <= 1, named)
+    for name in lines:
+        if name in LINE:
+            continue
+        text = cells[name].astype(str)
+        is_alike = text.groupby(first).transform("nunique") <= 1
+        if name not in COLUMNS and name not in WIDER:
+            text = f"{name}=" + text
+        out = out.where(is_alike, out + " " + text)
     return out
 
 
 def legend(cells: pd.DataFrame, older: int) -> list[str]:
-    """Explain the marks, the tests, and what was left out."""
+    """Explain the marks and the tests, and count the results that were omitted."""
     tests = cells.test.value_counts()
     untested = int((cells.compared & cells.test.isna()).sum())
     first = cells.column[cells.number == 0].iloc[0]
-    named = ", ".join(f"{name} ({count})" for name, count in tests.items())
-    lines = {
-        "Shares in percent, with limits where they are known.": True,
-        "Of several seeds the mean, with 95% limits by the t distribution, for shares with a seed more at 0 and at 1; "
-        "of censored seeds, < the first value tested or + the last, the least and the most.": (cells.seeds > 1).any(),
-        f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
-        f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of cases "
-        "if size and spread are those measured; in pairs where seeds are the same.": cells.seeds_needed.notna().any(),
-        f"? no test ({untested}): fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests "
-        "are recorded.": untested,
-        f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.": older,
-    }
-    return [text for text, is_shown in lines.items() if is_shown]
+    notes = ["Shares in percent, with limits where they are known."]
+    if (cells.seeds > 1).any():
+        notes.append(
+            "Of several seeds the mean, with 95% limits by the t distribution, for shares with a seed more at 0 and at "
+            "1; of censored seeds, < the first value tested or + the last, the least and the most."
+        )
+    if len(tests):
+        named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
+        total = f"p adjusted for {tests.sum()} comparisons (Holm)"
+        notes.append(f"* differs from {first} at {LEVEL:g}: {named}; {total}.")
+    if cells.seeds_needed.notna().any():
+        notes.append(
+            f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of "
+            "cases if size and spread are those measured; in pairs where seeds are the same."
+        )
+    if untested:
+        rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
+        notes.append(f"? no test ({untested}): {rule}.")
+    if older:
+        notes.append(f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
+    return notes
 
 
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
-JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
-JUDGED += ["p_adjusted", "p_exact", "seeds_needed"]
+COMPARED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
+COMPARED += ["p_adjusted", "p_exact", "seeds_needed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,18 +285,21 @@ def join(request: Request) -> Result:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
     with unpacked(request.positional) as places:
         cells, older = arrange(read_records(places), request.options.by)
-    fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]
-    records = cells[fields].rename(columns={"alike": "protocol"}).to_dict("records")
-    rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in records]
+    fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *COMPARED]
+    rows = []
+    for record in cells[fields].rename(columns={"alike": "protocol"}).to_dict("records"):
+        rows.append({name: value for name, value in record.items() if pd.notna(value) and value != ""})
     notes = legend(cells, older) + define_names(cells.column.unique())
     if output is None:
         lines = [fitted(to_table(cells)), ""]
         for note in notes:
             lines += wrap(note, WIDEST)
         return Result("\n".join(lines), rows)
-    text = WRITERS[output.suffix](to_table(cells)) + "\n" + "".join(f"% {note}\n" for note in notes)
+    lines = [WRITERS[output.suffix](to_table(cells))]
+    for note in notes:
+        lines.append(f"% {note}")
     with writing(f"-o {output}", "file"):
-        write_atomic(output, text.encode())
+        write_atomic(output, ("\n".join(lines) + "\n").encode())
     return Result(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
 
 

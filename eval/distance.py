@@ -37,14 +37,15 @@ from typing import Annotated, Any
 from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run
-from eval.engine.rows import columns_text, limits, short_hash
+from eval.engine.rows import columns_text, limits, pivot, short_hash, to_text
 from lab.core.chart import Rule, layer, plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.core.schema import Length, Share, Tests
+from lab.counts import SavedCounts
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
-from lab.probe.limits import shown_length
+from lab.probe.limits import LengthResult, shown_length
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
 from lab.runs.arms import classify_reach
@@ -59,15 +60,15 @@ class DistanceOptions(needles.OneNumberOptions):
     """Options of this command."""
 
     window: Length | None = None
-    """Tokens that prompt and answer fill where reach is measured; left out, the training window."""
+    """Tokens that prompt and answer fill where reach is measured; default: the training window."""
     prompts: tuple[Length, ...] | None = None
-    """Further lengths that prompt and answer fill, in tokens, at which the accuracy is measured; left out, none."""
+    """Further lengths that prompt and answer fill, in tokens, at which the accuracy is measured; default: none."""
     threshold: Share = 0.8
     """Retrieval accuracy that must hold within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Minimum probability that the limits hold the true accuracy."""
+    """Minimum probability that the limits contain the true accuracy."""
     batch: Tests | None = None
-    """Tests that generate side by side; left out, as in the run's own probe, or 64."""
+    """Tests that generate side by side; default: as in the run's own probe, or 64."""
 
 
 class FoundByDistance(run.Measure):
@@ -82,17 +83,21 @@ class FoundByDistance(run.Measure):
         model = self.subject.model
         window = self.options.window or model.train_len
         self.probe = needles.one_number_probe(self.subject, self.options, window)
-        words = self.request.distances
-        self.methods = [methods.read_distance(word, min(window, model.train_len), window) for word in words]
-        self.methods = self.methods or [model.decoder.distance]
-        self.others = [self.shorter_probe(length) for length in sorted({*(self.options.prompts or ())} - {window})]
-        for method in self.methods:  # a model that cannot run one refuses it before time is spent
+        self.methods = []
+        for word in self.request.distances:
+            self.methods.append(methods.read_distance(word, min(window, model.train_len), window))
+        if not self.methods:
+            self.methods.append(model.decoder.distance)
+        lengths = {*(self.options.prompts or ())} - {window}
+        self.others = [self.build_probe(length) for length in sorted(lengths)]
+        # A model rejects a method that it cannot run when it is set: here, before time is spent on others.
+        for method in self.methods:
             model.decoder.distance = method
         self.names: list[str] = []
         self.fits: list[Row] = []
 
-    def shorter_probe(self, length: int) -> DistanceProbe:
-        """Build the tests of another prompt length, at those of the window's distances that it has room for.
+    def build_probe(self, length: int) -> DistanceProbe:
+        """Build the tests of another prompt length, at the window's distances for which it has room.
 
         Raises: LabError.
         """
@@ -107,13 +112,13 @@ class FoundByDistance(run.Measure):
 
     def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        probe = self.probe
-        config = probe.config
-        tests = {"tests": "one number", **probe.describe_tests()}
-        probes = [probe, *self.others]
-        sizes = [(len(self.methods) * len(each.distances) * config.distance_tests, each.window) for each in probes]
+        config = self.probe.config
+        sizes = []
+        for probe in (self.probe, *self.others):
+            sizes.append((len(self.methods) * len(probe.distances) * config.distance_tests, probe.window))
         total = sum(tests for tests, _ in sizes)
-        self.announce([(2 * tests, length) for tests, length in sizes])  # each answers, and is scored
+        # A test is two passes: one that answers, and one that scores the right number.
+        self.announce([(2 * tests, length) for tests, length in sizes])
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
@@ -121,13 +126,9 @@ class FoundByDistance(run.Measure):
                 name = subject["method"]
                 self.names.append(name)
                 self.bar.name(name)
-                first = probe.case(probe.reachable[0], 0)
-                counts = map_counts_to_distance(self.subject.counts, method, len(first.prompt_ids))
-                finished = self.open_finished(tests, first, config.distance_tests, "distance")
-                results = list(probe.run(self.subject, store=finished))
-                of_distance = {**subject, "metric": "found_by_distance"}
+                results, counts = self.run_tests(self.probe)
                 for result in results:
-                    yield probe.record(result, of_distance, counts)
+                    yield self.probe.record(result, {**subject, "metric": "found_by_distance"}, counts)
                 yield {
                     **subject,
                     "metric": "reach",
@@ -136,20 +137,21 @@ class FoundByDistance(run.Measure):
                     "n": config.distance_tests,
                     **reach_record(results, config.threshold, counts),
                 }
-                for other in self.others:
-                    yield from self.prompt_rows(other, subject)
+                for probe in self.others:
+                    about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
+                    other_results, other_counts = self.run_tests(probe)
+                    for result in other_results:
+                        yield probe.record(result, about, other_counts)
                 for result, share in zip(*fit_reach(results, config.threshold), strict=True):
                     self.fits.append({"distance": result.length, "score": share, "method": name})
 
-    def prompt_rows(self, probe: DistanceProbe, subject: Row) -> Iterator[Row]:
-        """Run the tests of another prompt length, and write a row for each distance."""
-        tests = {"tests": "one number", **probe.describe_tests()}
+    def run_tests(self, probe: DistanceProbe) -> tuple[list[LengthResult], SavedCounts | None]:
+        """Run the tests that are not finished; return all results, and f by the distances of the method."""
         first = probe.case(probe.reachable[0], 0)
         counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
+        tests = {"tests": "one number", **probe.describe_tests()}
         finished = self.open_finished(tests, first, probe.config.distance_tests, "distance")
-        about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
-        for result in probe.run(self.subject, store=finished):
-            yield probe.record(result, about, counts)
+        return list(probe.run(self.subject, store=finished)), counts
 
     @property
     def path(self) -> Path:
@@ -176,12 +178,15 @@ class FoundByDistance(run.Measure):
         )
         lines = [self.title()]
         for method in dict.fromkeys(self.names):
-            mine = [row for row in rows if row["method"] == method]
-            (reach,) = (row for row in mine if row["metric"] == "reach")
-            distances = [row for row in mine if row["metric"] == "found_by_distance"]
-            lines += ["", method, columns_text(distances, columns), reach_line(reach)]
+            by_metric: dict[str, list[Row]] = {}
+            for row in rows:
+                if row["method"] == method:
+                    by_metric.setdefault(row["metric"], []).append(row)
+            distances = by_metric["found_by_distance"]
+            lines += ["", method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
             if self.others:
-                lines += ["", "accuracy by length of the prompt", self.grid_text(self.grid(mine))]
+                cells = self.grid([*distances, *by_metric["found_by_prompt"]])
+                lines += ["", "accuracy by length of the prompt", self.grid_text(cells)]
         return "\n".join([*lines, *self.explain_length(rows), ""])
 
     def explain_length(self, rows: Sequence[Row]) -> list[str]:
@@ -189,32 +194,32 @@ class FoundByDistance(run.Measure):
         model = self.subject.model
         if model.folder is None or model.experiment is None:
             return []
-        probes = RunFolder(model.folder).probes()
-        lengths = [one["effective_length"] for one in probes if one["consumed_tokens"] == model.consumed_tokens]
-        reached = max((row["reach"] or 0 for row in rows if row["metric"] == "reach"), default=0)
-        if not lengths or (lengths[-1] or 0) <= reached:
+        effective_length = 0
+        for probe in RunFolder(model.folder).probes():
+            if probe["consumed_tokens"] == model.consumed_tokens:
+                effective_length = probe["effective_length"] or 0
+        # Rows of shares have no reach; None is no reach.
+        if effective_length <= max([row.get("reach") or 0 for row in rows]):
             return []
         tests = model.experiment.tests
         passes = f"{tests.required} of {tests.needles} numbers, at any depth, pass a test of it"
-        return ["", f"The effective length, {lengths[-1]:,}, is longer than reach: {passes}; reach takes one number."]
+        return [
+            "",
+            f"The effective length, {effective_length:,}, is longer than reach: {passes}; reach takes one number.",
+        ]
 
     def grid(self, rows: Sequence[Row]) -> list[Row]:
         """List the accuracies of all prompt lengths, the longest first."""
-        cells = [
-            {**row, "prompt": row.get("prompt", self.probe.window)}
-            for row in rows
-            if row["metric"] in ("found_by_distance", "found_by_prompt")
-        ]
+        cells = []
+        for row in rows:
+            if row["metric"] != "reach":
+                cells.append({"prompt": self.probe.window, **row})
         return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
 
     def grid_text(self, cells: Sequence[Row]) -> str:
         """Write the accuracies with a line for each prompt length and a column for each distance."""
-        shares: dict[int, Row] = {}
-        for cell in cells:
-            shares.setdefault(cell["prompt"], {"prompt": cell["prompt"]})[str(cell["distance"])] = cell["score"]
-        empty = {str(distance): None for distance in self.probe.distances}
-        columns = [("prompt", "prompt", ","), *((distance, distance, ".2f") for distance in empty)]
-        return columns_text([empty | row for row in shares.values()], columns)
+        table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
+        return to_text(table.rename("{:,}".format), ".2f")
 
     def heat_map(self, rows: Sequence[Row]) -> Any:
         """Draw the accuracies by prompt length and distance, a map for each method."""
@@ -236,20 +241,20 @@ class FoundByDistance(run.Measure):
         """Draw accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
-        whole = [row for row in rows if row["metric"] == "found_by_distance"]
+        shares = [row for row in rows if row["metric"] == "found_by_distance"]
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
-        names = [*dict.fromkeys(row["method"] for row in whole)]
-        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
+        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=self.names)
         plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="retrieval accuracy")
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        points = plot_share(whole, low="low", high="high", kind="point", rules=rules, title=self.title())
-        above = layer(points, plot_share(self.fits, marks=False, legend=False))
-        counted = [row for row in whole if row["f"]]
-        maps = [self.heat_map(rows)] if self.others else []
-        if not counted:
-            return vconcat(above, *maps) if maps else above
-        counts = plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False)
-        return vconcat(above, counts, *maps)
+        points = plot_share(shares, low="low", high="high", kind="point", rules=rules, title=self.title())
+        panels = [layer(points, plot_share(self.fits, marks=False, legend=False))]
+        # A logarithmic axis has no 0, and a model of no run has no f.
+        counted = [row for row in shares if row["f"]]
+        if counted:
+            panels.append(plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False))
+        if self.others:
+            panels.append(self.heat_map(rows))
+        return vconcat(*panels) if len(panels) > 1 else panels[0]
 
 
 def reach_line(row: Row) -> str:

@@ -47,7 +47,7 @@ from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
-from eval.engine.subject import SUBJECT, doublings
+from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
 from lab.core.errors import DataError
@@ -68,27 +68,27 @@ class PerplexityOptions(CellOptions):
     """Options of this command."""
 
     lengths: tuple[PairLength, ...] | None = None
-    """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
+    """Context lengths in tokens, with commas between them; default: powers of two from a quarter of the training
     window up to it."""
     stride: Length | None = None
-    """Tokens that the window moves by, at most the shortest length; left out, 256, or half the shortest length where
-    that is less."""
+    """Tokens that the window moves by, at most the shortest length; default: 256, or half the shortest length if that
+    is less."""
     protocol: Literal["sliding-window", "whole-windows"] = "sliding-window"
     """Documents of which every token is scored once, or whole windows of all documents as one text."""
     documents: Tests | None = None
-    """Documents, drawn from those that are long enough; left out, 10, and all of them where they are joined."""
+    """Documents, sampled from those that are long enough; default: 10, or all of them if they are joined."""
     min_tokens: PairLength | None = None
-    """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
+    """Tokens of the shortest document that is taken; default: the longest of --lengths."""
     tokens: Positive | None = None
-    """Tokens of each document that are read, from its beginning; left out, all of them."""
+    """Tokens of each document that are read, from its beginning; default: all of them."""
     text: PathText | None = None
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
-    line, or a folder or a pattern of these; left out, the run's held-out documents."""
+    line, or a folder or a pattern of these; default: the run's held-out documents."""
 
     evaluator: PathText | None = None
-    """Model that chooses the key tokens, of which alone the perplexity is taken (LongPPL); left out, all count."""
+    """Model that chooses the key tokens, the only ones that count (LongPPL); default: all tokens count."""
     short: Length | None = None
-    """Tokens of the short context of key tokens; left out, 4,096."""
+    """Tokens of the short context of key tokens; default: 4,096."""
 
     def rules(self) -> list[str]:
         """Reject strides and cuts that contradict the lengths."""
@@ -100,9 +100,11 @@ class PerplexityOptions(CellOptions):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
-            unread = {name: value for name in OF_DOCUMENTS if (value := getattr(self, name)) is not None}
-            rule = "all documents are joined; leave it out"
-            return faults + [f"{name}={value}: {rule}" for name, value in unread.items()]
+            for name in OF_DOCUMENTS:
+                value = getattr(self, name)
+                if value is not None:
+                    faults.append(f"{name}={value}: all documents are joined; leave it out")
+            return faults
         least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
             faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
@@ -130,41 +132,49 @@ class Perplexity(Measure):
         """Choose the lengths and the documents."""
         options = self.options
         window = max(2, self.subject.model.train_len)
-        self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
+        # A quarter of the window, rounded up, and at least 2: the first token of a context predicts the second.
+        first = max(2, -(-window // 4))
+        self.contexts = tuple(sorted(set(options.lengths or doublings(first, window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
-        with report_as_options():  # their rules are checked
+        # The rules are checked again, with the defaults in place.
+        with report_as_options():
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        whole = read_documents(self.subject, options.text)
-        self.n = len(whole)
+        documents = read_documents(self.subject, options.text)
+        self.n = len(documents)
         self.shorter = 0
-        read = self.join_documents(whole) if options.protocol == "whole-windows" else self.sample_documents(whole)
-        self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in read]
+        if options.protocol == "whole-windows":
+            documents = self.join_documents(documents)
+        else:
+            documents = self.sample_documents(documents)
+        self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        sizes = [int(n_bytes[1:].sum()) for _, n_bytes in read if n_bytes is not None]  # the first is not scored
-        self.bytes_per_token: float | None = None
-        if len(sizes) == len(read):
-            self.bytes_per_token = sum(sizes) / sum(len(ids) - 1 for ids in self.documents)
+        self.bytes_per_token = count_bytes_per_token(documents)
         self.keys: list[np.typing.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
-            place = Path(options.evaluator)
-            evaluator = open_reference(place, self.subject.tokenizer, "--evaluator", self.subject.device)
+            path = Path(options.evaluator)
+            evaluator = open_reference(path, self.subject.tokenizer, "--evaluator", self.subject.device)
             self.keys = key_tokens(evaluator, self.documents, options.short or SHORT)
-            if not any(keys.any() for keys in self.keys):
+            if not np.concatenate(self.keys).any():
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
-                raise DataError(f"--evaluator={place}: {rule}")
+                raise DataError(f"--evaluator={path}: {rule}")
 
     def join_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
-        begins = len(special_ends(self.subject.tokenizer)[0])
-        # Only the first document keeps the tokens that begin a text.
-        starts = [0, *[begins] * len(documents)]
-        ids = np.concatenate([np.empty(0, dtype=np.int64), *(ids[k:] for k, (ids, _) in zip(starts, documents))])
-        sizes = [n_bytes[k:] for k, (_, n_bytes) in zip(starts, documents) if n_bytes is not None]
+        parts = [np.empty(0, dtype=np.int64)]
+        sizes: list[AnyIds] = []
+        n_skipped = 0
+        for ids, n_bytes in documents:
+            parts.append(ids[n_skipped:])
+            if n_bytes is not None:
+                sizes.append(n_bytes[n_skipped:])
+            # Only the first document keeps the tokens that begin a text.
+            n_skipped = len(special_ends(self.subject.tokenizer)[0])
+        joined = np.concatenate(parts)
         least = self.contexts[-1] + self.stride + 1
-        if len(ids) < least:
-            rule = f"whole windows of it need {least} tokens, and all documents together have {len(ids)}"
+        if len(joined) < least:
+            rule = f"whole windows of it need {least} tokens, and all documents together have {len(joined)}"
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
-        return [(ids, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
+        return [(joined, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
 
     def sample_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Sample documents that are long enough, in their order. Reject too few of them."""
@@ -173,34 +183,44 @@ class Perplexity(Measure):
         self.n = options.documents or DOCUMENTS
         long_enough = [document for document in documents if len(document[0]) >= least]
         if len(long_enough) < self.n:
-            longest = max((len(ids) for ids, _ in documents), default=0)
+            longest = max([len(ids) for ids, _ in documents], default=0)
             rule = f"has {len(long_enough)} documents of {least} tokens or more, the longest has {longest}"
             remedy = "lower it, --lengths or --min_tokens, or give another --text"
             raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {remedy}")
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
         self.shorter = len(documents) - len(long_enough)
-        taken = [long_enough[number] for number in np.sort(order[: self.n])]
-        part = slice(options.tokens)
-        return [(ids[part], None if n_bytes is None else n_bytes[part]) for ids, n_bytes in taken]
+        sampled: list[Document] = []
+        for number in np.sort(order[: self.n]):
+            ids, n_bytes = long_enough[number]
+            if n_bytes is not None:
+                n_bytes = n_bytes[: options.tokens]
+            sampled.append((ids[: options.tokens], n_bytes))
+        return sampled
 
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
         cut = PROTOCOLS[self.options.protocol]
+        protocol = self.options.protocol
+        texts = self.documents.copy()
+        if self.keys is not None:
+            protocol = "key-tokens"
+            for keys in self.keys:
+                texts.append(np.flatnonzero(keys))
         for context in self.contexts:
             row = {
                 "metric": "perplexity",
-                "protocol": self.options.protocol if self.keys is None else "key-tokens",
+                "protocol": protocol,
                 "length": context,
                 "stride": self.stride,
                 "n": self.n,
                 "source": self.options.text or "held out",
-                "texts": hash_documents([*self.documents, *(np.flatnonzero(keys) for keys in self.keys or ())]),
+                "texts": hash_documents(texts),
                 "shorter_left_out": self.shorter,
                 "evaluator": self.options.evaluator,
                 "short": self.options.short,
                 "seed": self.options.seed,
             }
-            count = sum(1 for ids in self.documents for _ in cut(len(ids), context, self.stride))
+            count = sum(len(list(cut(len(ids), context, self.stride))) for ids in self.documents)
             yield Cell(row, count, context, f"{context:,} tokens", str(context))
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
@@ -231,8 +251,10 @@ class Perplexity(Measure):
             "scored_tokens": int(losses.tokens.sum()),
             "seconds": round(time.perf_counter() - started, 3),
         }
-        texts = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
-        return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(texts)]
+        records = []
+        for number, (nll, tokens) in enumerate(zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)):
+            records.append({"test": number, "nll": nll, "tokens": tokens})
+        return row, records
 
     def title(self) -> str:
         source = self.options.text or "held out"
@@ -243,7 +265,8 @@ class Perplexity(Measure):
         first = rows[0]
         scores = [row["score"] for row in rows]
         least, most = min(scores), max(scores)
-        spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
+        # The axis follows the scores: their intervals may be far wider than what differs.
+        spread = max(most - least, 0.02 * most)
         far_apart = most > 10 * least
         title = f"{first['protocol']}, stride {first['stride']}; {first['n']} documents ({first['source']})"
         if first["low"] is not None:
@@ -256,6 +279,19 @@ class Perplexity(Measure):
             log_y=far_apart,
             y_limits=None if far_apart else (least - spread, most + spread),
         )
+
+
+def count_bytes_per_token(documents: Sequence[Document]) -> float | None:
+    """Return the mean number of bytes of the scored tokens; None if those of a document are not known."""
+    total = 0
+    n_tokens = 0
+    for ids, n_bytes in documents:
+        if n_bytes is None:
+            return None
+        # Nothing predicts the first token of a document, which has no loss.
+        total += int(n_bytes[1:].sum())
+        n_tokens += len(ids) - 1
+    return total / n_tokens
 
 
 main = Perplexity.main

@@ -29,7 +29,7 @@ Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Annotated, Any
 
@@ -92,7 +92,8 @@ def show(request: command.Request) -> Result:
         faults.append("--plot: a skip method has no picture; leave it out")
     if faults:
         raise errors.ConfigError(*faults)
-    text, rows = (show_skip if is_skip else show_matrix)(config, options)
+    summarize = show_skip if is_skip else show_matrix
+    text, rows = summarize(config, options)
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
@@ -103,11 +104,15 @@ def parse(request: command.Request) -> tuple[Any, Any]:
     parameters = {**named, **request.options}
     config_class = errors.look_up(METHODS, method, "METHOD")
     options_class: type[Any] = SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
-    options = {item.name: parameters.pop(item.name) for item in fields(options_class) if item.name in parameters}
+    options = {}
+    for item in fields(options_class):
+        if item.name in parameters:
+            options[item.name] = parameters.pop(item.name)
     try:
         config = read_options(config_class, parameters)
     except errors.ConfigError as error:
-        read_options(options_class, options, error.faults)  # which raises all faults
+        # Raise the faults of both together.
+        read_options(options_class, options, error.faults)
     return config, read_options(options_class, options)
 
 
@@ -118,8 +123,9 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     parameters = resolved(distance)
     positions = np.arange(length)
     last = cells(distance, positions[-1:], positions).ravel()
+    options_text = [f"--{name}={json.dumps(value)}" for name, value in parameters.items()]
     lines = {
-        "method": " ".join([distance.method, *(f"--{name}={json.dumps(value)}" for name, value in parameters.items())]),
+        "method": " ".join([distance.method, *options_text]),
         "length": f"{length} tokens",
         "largest relative position": number(held[-1]),
         "distinct": str(len(held)),
@@ -127,7 +133,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     }
     if distance.scales_logits:
         lines["logits"] = "scaled, which moves no position"
-    facts = "\n".join(f"{name:<27}{text}" for name, text in lines.items())
+    facts = "\n".join([f"{name:<27}{text}" for name, text in lines.items()])
     row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
     row |= {"largest": float(held[-1]), "distinct": len(held)}
     return f"{matrix_text(distance, length)}\n\n{facts}", [row]
@@ -142,12 +148,10 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
 
 
 def values(distance: Distance, length: int) -> FloatArray:
-    """List the relative positions that the matrix holds, sorted, each once.
-
-    The first column and the last row hold them all: a method that looks at the distance alone has every distance in
-    the last row; Self-Extend and Dual Chunk Attention count from the text's beginning, where the first column does.
-    """
+    """List the relative positions that the matrix contains, sorted, each once."""
     positions = np.arange(length)
+    # The first column and the last row contain them all. A method that depends on the distance alone has every
+    # distance in the last row. Self-Extend and Dual Chunk Attention count from the beginning, as the first column does.
     held = cells(distance, positions, positions[:1]), cells(distance, positions[-1:], positions)
     distinct = np.unique(np.append(*held))
     return distinct[~np.isnan(distinct)]
@@ -165,17 +169,23 @@ def number(value: float) -> str:
 
 def matrix_text(distance: Distance, length: int) -> str:
     """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
-    at = np.arange(length) if length <= WHOLE else np.r_[0:EDGE, length - EDGE : length]
+    positions = np.arange(length)
+    is_long = length > WHOLE
+    if is_long:
+        positions = np.r_[0:EDGE, length - EDGE : length]
     rows = []
-    for cells_of_query in cells(distance, at, at):
+    for cells_of_query in cells(distance, positions, positions):
         row = ["." if np.isnan(cell) else number(cell) for cell in cells_of_query]
-        if length > WHOLE:
+        if is_long:
             row.insert(EDGE, "...")
         rows.append(row)
-    if length > WHOLE:
+    if is_long:
         rows.insert(EDGE, ["..."] * len(row))
-    width = max(len(max(row, key=len)) for row in rows)
-    return "\n".join(" ".join(f"{word:>{width}}" for word in row) for row in rows)
+    width = np.char.str_len(rows).max()
+    lines = []
+    for row in rows:
+        lines.append(" ".join([word.rjust(width) for word in row]))
+    return "\n".join(lines)
 
 
 def stretches_text(row: FloatArray) -> str:
@@ -186,21 +196,26 @@ def stretches_text(row: FloatArray) -> str:
         '5 .. 0, 2 .. 0'
     """
     steps = np.diff(row)
-    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)  # step k is between keys k and k + 1
-    words = [" .. ".join(dict.fromkeys((number(part[0]), number(part[-1])))) for part in stretches]
-    if len(words) > STRETCHES:
-        return ", ".join([*words[:2], "...", words[-1]]) + f" ({len(words):,} stretches)"
-    return ", ".join(words)
+    # Step k is between keys k and k + 1, so that a stretch begins at key k + 1.
+    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
+    texts = []
+    for part in stretches:
+        # A stretch of one key has one number.
+        texts.append(" .. ".join(dict.fromkeys((number(part[0]), number(part[-1])))))
+    if len(texts) > STRETCHES:
+        return ", ".join([*texts[:2], "...", texts[-1]]) + f" ({len(texts):,} stretches)"
+    return ", ".join(texts)
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """Return a method's parameters with defaults that follow from others; one left out and off is not named.
+    """Return a method's parameters, with derived defaults and without those that are off.
 
     Example:
         >>> resolved(dca.Dca(train_len=8))
         {'train_len': 8, 'chunk': 6, 'window': 2}
     """
-    parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
+    parameters = asdict(config)
+    del parameters["method"]
     if isinstance(config, dca.Dca):
         parameters["chunk"] = config.s
         if config.parts == "all":
@@ -213,14 +228,15 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     import pandas as pd
 
     f = natural_lengths(options.length).frequency(options.length, "natural")
-    at = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
-    rel_pos = cells(distance, at, at)
-    share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
-    places = pd.MultiIndex.from_product([at, at], names=["query", "key"])
-    grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, places).reset_index()
+    sampled = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
+    rel_pos = cells(distance, sampled, sampled)
+    # Positions may be fractions: f is linear in between as in Eq. 2, 0 beyond the window, and nan at hidden cells.
+    share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))
+    index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
+    grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, index).reset_index()
     heat = partial(chart.plot_rows, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
-    parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
+    parameters = ", ".join([f"{name} {value}" for name, value in resolved(distance).items() if value])
     trained = f"training: natural lengths, L = {len(f):,} tokens"
     return chart.hconcat(
         heat("position", title="relative position, tokens"),
@@ -238,14 +254,19 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     if target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
         raise errors.ConfigError(f"--target_len={target_len}: {rule}")
-    measured = {config.method: measure(samples(config, options), target_len)}
-    measured |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
-    rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in measured.items()]
-    quarters = [quarter * target_len // 4 for quarter in (1, 2, 3)]
-    table = []
-    for name, (row, shares) in measured.items():
-        f = {f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}
-        table.append({"ids": name, **row, **f})
+    texts: dict[str, Iterator[IntArray]] = {config.method: sample_ids(config, options)}
+    for length in (n, target_len):
+        texts[f"0 .. {length - 1}"] = iter([np.arange(length)])
+    rows: list[Row] = []
+    table: list[Row] = []
+    for name, ids in texts.items():
+        row, shares = measure(ids, target_len)
+        rows.append({"metric": "skip_ids", "name": name, **row})
+        line = {"ids": name, **row}
+        for quarter in (1, 2, 3):
+            i = quarter * target_len // 4
+            line[f"f({i}) / f(0)"] = f"{100 * shares[i]:.3g}%"
+        table.append(line)
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"
@@ -255,29 +276,34 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
 def sample_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
     """Draw sentence lengths that fill a sample, geometric with the given mean but for the last."""
     ends = (generator.random(n_tokens) < 1 / mean).astype(np.int64)
+    # Each token is id 0 or 1, and id 1 ends a sentence.
     return split_sentences(ends, np.array([False, True]))
 
 
-def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
+def sample_ids(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
     """Draw the ids of every sample."""
     generator = np.random.default_rng(options.seed)
-    n, mean = options.n_tokens, options.sentence_tokens
+    lengths = None
     for _ in range(options.samples):
-        lengths = sample_sentences(n, mean, generator) if config.needs_sentences else None
-        yield skip.skip_positions(config, n, sentence_lengths=lengths, generator=generator)
+        if config.needs_sentences:
+            lengths = sample_sentences(options.n_tokens, options.sentence_tokens, generator)
+        yield skip.skip_positions(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
 
 
 def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:
     """Measure samples one by one: the means of their distances and of all runs, and f(i) / f(0), (target_len,)."""
     counts = PositionCounts(target_len)
-    samples = []
+    distances = []
+    runs = []
+    largest = 0
     for ids in drawn:
         counts.add_positions(ids, np.zeros_like(ids), mask="causal")
-        samples.append((skip.mean_distance(ids), skip.run_lengths(ids), int(ids[-1])))
-    distances, runs, last = zip(*samples, strict=True)
+        distances.append(skip.mean_distance(ids))
+        runs.append(skip.run_lengths(ids))
+        largest = max(largest, int(ids[-1]))  # ids rise
     f = counts.frequency()
     row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
-    return {**row, "largest": max(last)}, f / f[0]
+    return {**row, "largest": largest}, f / f[0]
 
 
 def settings() -> list[str]:
@@ -286,6 +312,7 @@ def settings() -> list[str]:
     for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, skip.SKIP_METHODS)):
         lines += [*settings_lines(options, heading=f"Settings of {', '.join(methods)}"), ""]
     for method, config in METHODS.items():
+        # A selection is a folder of a run's own, and no ids of a sample depend on it.
         names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
         lines += ["", *settings_lines(config, names, heading=method)]
     return lines

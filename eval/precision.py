@@ -36,7 +36,6 @@ curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 l
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -80,13 +79,13 @@ class PrecisionOptions(command.TextOptions):
     """Options of this command."""
 
     length: Length | None = None
-    """Tokens of the texts of D; left out, the training window, 512 at most."""
+    """Tokens of the texts of D; default: the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
-    """Shifts d1 of D in tokens, with commas between them, beside 0; left out, the paper's."""
+    """Shifts d1 of D in tokens, with commas between them, in addition to 0; default: the paper's."""
     reference: NonNegative = REFERENCE
     """Shift d2 of D and D_logit in tokens."""
     lengths: tuple[Length, ...] | None = None
-    """Tokens of the texts of D_logit; left out, powers of two from 64 up to two training windows, 8192 at most."""
+    """Tokens of the texts of D_logit; default: powers of two from 64 up to two training windows, 8192 at most."""
     whole_model: bool = False
     """Whether to compute with the whole model in bfloat16 as well, each shift in a forward pass of its own."""
 
@@ -117,53 +116,62 @@ class Precision(run.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""
         trained = self.subject.model.decoder
-        to = self.options.reference
-        taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
+        reference = self.options.reference
+        arithmetics = ARITHMETICS.copy()
+        if not self.options.whole_model:
+            del arithmetics["bf16_model"]
         decoders = {"trained": trained, "random": build_random(trained, self.options.seed)}
-        total = len(decoders) * len(taken) * len(self.texts)
+        total = len(decoders) * len(arithmetics) * len(self.texts)
         self.announce([(total * len(self.shifts), self.n_tokens), *((total, n) for n in self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
-            for (weights, decoder), name in product(decoders.items(), taken):
-                arithmetic = ARITHMETICS[name]
+            for (weights, decoder), (name, arithmetic) in product(decoders.items(), arithmetics.items()):
                 profiles = []
-                logits = []
+                logits = np.empty((len(self.texts), len(self.lengths)))
                 used = to_bfloat16(decoder) if arithmetic.whole else decoder
-                for text in self.texts[:, None]:
-                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, to))
-                    of_text = (first_logit_difference(used, text[:, :n], 0, arithmetic, to) for n in self.lengths)
-                    logits.append([*map(float, of_text)])
+                # One text at a time: the logits of a shift take memory that grows with the square of the length.
+                for text, differences in zip(self.texts[:, None], logits, strict=True):
+                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
+                    for column, length in enumerate(self.lengths):
+                        difference = first_logit_difference(used, text[:, :length], 0, arithmetic, reference)
+                        differences[column] = float(difference)
                     bar.update()
-                pair = {"weights": weights, "arithmetic": name, "reference": to}
-                measured = self.build_rows(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
-                for row in measured:
+                pair = {"weights": weights, "arithmetic": name, "reference": reference}
+                for row in self.build_rows(pair, torch.cat(profiles).cpu().numpy(), logits):
                     yield {**self.origin, **row}
 
     def build_rows(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
-        tokens = {"tokens": self.n_tokens}
+        n_tokens = self.n_tokens
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
-            first = float(profile[0] / profile.sum()) if profile.any() else None
-            yield {"metric": "D", **pair, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
-        by_key = profiles[0].tolist()  # 0 is the least shift
-        yield {"metric": "D_by_token", **pair, "shift": 0, **tokens, "n": len(by_token), "values": by_key}
+            first = None
+            if profile.any():
+                first = float(profile[0] / profile.sum())
+            about = {**pair, "shift": shift, "tokens": n_tokens}
+            yield {"metric": "D", **about, **summary(values), "first_token_frac": first}
+        # Shifts rise from 0, so that the first profile is that of no shift.
+        about = {**pair, "shift": 0, "tokens": n_tokens}
+        yield {"metric": "D_by_token", **about, "n": len(by_token), "values": profiles[0].tolist()}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summary(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        by_shift = pivot(select(rows, "D"), "shift", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-        first = {row["curve"]: row["first_token_frac"] for row in select(rows, "D") if row["shift"] == 0}
-        by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
-        by_length = (
-            pivot(select(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-        )
+        shifts = select(rows, "D")
+        by_shift = tabulate(shifts, "shift")
+        # The table begins with shift 0, whose share of the first token is the last line.
+        for row in shifts:
+            if row["shift"] == 0:
+                share = row["first_token_frac"]
+                by_shift.loc["first token", row["curve"]] = "-" if share is None else f"{share:.1%}"
+        by_length = tabulate(select(rows, "D_logit"), "tokens")
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
         by_shift = [{**row, "shift": str(row["shift"])} for row in select(rows, "D")]
+        by_length = select(rows, "D_logit")
         by_token = []
         for row in select(rows, "D_by_token"):
             for token, value in enumerate(row["values"], 1):
@@ -172,32 +180,44 @@ class Precision(run.OnTexts):
         return hconcat(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
-            panel(
-                select(rows, "D_logit"),
-                "tokens",
-                f"logits of the first token, {self.pair}",
-                "length (tokens)",
-                "D_logit",
-            ),
+            panel(by_length, "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"),
             title=self.title(),
         )
 
 
 def select(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Select the rows of a metric, and name the curve of each by its weights and arithmetic."""
     return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
+
+
+def tabulate(rows: Sequence[Row], index: str) -> Any:
+    """Make a data frame of the curves, as text with three digits."""
+    return pivot(rows, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format)
 
 
 def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -> Any:
     """Draw a line for each weights and arithmetic; an exact 0 leaves a gap, as a logarithmic axis has none."""
     points = [{**row, "value": row["value"] or None} for row in rows]
-    some = any(row["value"] for row in points)
-    plot = partial(plot_rows, points, x, "value", "curve", title=title, x_title=x_title, y_title=y_title)
-    return plot(log_x=x != "shift", log_y=some, marks=x != "token", width=380)
+    return plot_rows(
+        points,
+        x,
+        "value",
+        "curve",
+        title=title,
+        x_title=x_title,
+        y_title=y_title,
+        log_x=x != "shift",
+        log_y=any(row["value"] for row in rows),
+        marks=x != "token",
+        width=380,
+    )
 
 
 def summary(values: Values) -> Row:
     """Summarize a number over all texts."""
-    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    std = None
+    if len(values) > 1:
+        std = float(values.std(ddof=1))
     return {"value": float(values.mean()), "std": std, "n": len(values)}
 
 
@@ -239,7 +259,7 @@ def first_logit_difference(
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
     for inputs in shift_inputs(decoder, tokens, [reference, shift], arithmetic):
-        a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs)
+        a, b = [LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs]
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
 
@@ -267,7 +287,9 @@ def shift_inputs(
 ) -> Iterator[Sequence[LayerInputs]]:
     """Yield for each layer its inputs at every shift: of forward passes of their own, or of one that is not shifted."""
     if arithmetic.whole:
-        yield from zip(*(layer_inputs(decoder, tokens, shift=shift) for shift in shifts), strict=True)
+        # The passes advance layer by layer together, so that the inputs of one layer alone are in memory.
+        passes = [layer_inputs(decoder, tokens, shift=shift) for shift in shifts]
+        yield from zip(*passes, strict=True)
         return
     for inputs in layer_inputs(decoder, tokens):
         yield [inputs.shifted(shift) for shift in shifts]
@@ -283,7 +305,7 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
         return True  # a model that rotates nothing, or whose rotation the lab cannot compute
 
     def visible_inputs(shift: int) -> Tensor:
-        # Everything that attention takes from positions: where keys are hidden the distance may be anything.
+        # Everything that attention takes from positions. For hidden keys `rel_pos` is not specified.
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)
         factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
         return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)

@@ -6,22 +6,22 @@
     probe-lab reach runs/mini-* --last --at=96 -o results
 
 Every probe of every run is a point, or with --last each run's last one. A run without probes of its own is a point if
-probe-lab distance has measured it. Left out are probes that find half of the numbers at no distance, as retrieval has
-not begun, and runs that others start from.
+probe-lab distance has measured it. Probes that find half of the numbers at no distance are omitted, as the run has not
+acquired retrieval. So are runs that others start from.
 
 The log of reach is a linear function of six logs. They are those of f at one distance, the demand from there on,
 tokens, window, rotary base, and the question's longest distance in the synthetic corpus (section). Demand is summed,
 since few targets or none ask for one distance. One is added to it, so that a run without any has a log. A reach at the
-end of what was tested counts as that far or farther. No reach counts as less than the first distance
-(eval/engine/regression.py). Limits are at 95%, by the jackknife over bases. Columns that do not differ, that are held
-in the runs of each base, that follow from others, or that are not in all records are named and left out. Models of each
-column alone, of tokens and window, of none, and of all are compared by the log likelihood of bases, and of arms, that
-were left out of the fit.
+end of what was tested counts as that distance or more. No reach counts as less than the first distance
+(eval/engine/regression.py). Limits are at 95%, by the jackknife over bases. A column is named and omitted if it does
+not differ, is constant in the runs of each base, follows from others, or is not in all records. Models of each column
+alone, of tokens and window, of none, and of all are compared by the log likelihood of bases, and of arms, that were
+held out of the fit.
 
-The last lines are the answer. A column has moved reach if its limits exclude 0 and it alone predicts arms left out
+The last lines are the answer. A column has moved reach if its limits exclude 0 and it alone predicts held-out arms
 better than no column. It has not if its limits, over its whole range, are within --margin of 0 and it predicts them no
-better. All else is open: also what depends on the constant that is added to demand, and any column of fewer than four
-bases.
+better. Every other column is open, also one that depends on the constant that is added to demand, or that has fewer
+than four bases.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
@@ -70,7 +70,7 @@ class ReachOptions(Section):
     """Options of this command."""
 
     at: Positive | None = None
-    """Distance in tokens at which f is read; left out, half of the smallest window."""
+    """Distance in tokens at which f is read; default: half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
     margin: PositiveFloat = 0.1
@@ -85,29 +85,30 @@ def analyse(request: Request) -> Result:
         settings = collect_settings(runs)
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
         every = read_points(runs, distance, last_only=options.last)
-    begun = every[every["begun"]]
-    is_bounded = np.isfinite(begun["low"]) | np.isfinite(begun["high"])
-    points = begun[(begun["f"] > 0) & is_bounded].reset_index(drop=True)
+    acquired = every[every["begun"]]
+    is_bounded = np.isfinite(acquired["low"]) | np.isfinite(acquired["high"])
+    points = acquired[(acquired["f"] > 0) & is_bounded].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     bases = find_bases({name: run.settings for name, run in runs.items()})
-    used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
+    points["base"] = [bases.get(name, name) for name in points["run"]]
+    # Arms are named by what differs between the runs that give points and their bases: other runs leave no trace.
+    used = {*points["run"], *points["base"]}
     settings = collect_settings({name: run for name, run in runs.items() if name in used})
     arms, common = without_common(name_arms(settings))
     points["arm"] = points["run"].map(arms)
-    points["base"] = [bases.get(name, name) for name in points["run"]]
     columns, faults = select_separable(points, COLUMNS)
     model = fit(points, columns)
     exact = int(is_measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
-    kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
+    outcomes = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
-        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}\n"
-        f"left out {len(every) - len(begun)} that have not begun, {len(begun) - len(points)} without f at {distance} "
-        "tokens or a limit of reach\n"
+        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {outcomes}\n"
+        f"left out {len(every) - len(acquired)} that have not begun, {len(acquired) - len(points)} without f at "
+        f"{distance} tokens or a limit of reach\n"
         f"arms differ in: {', '.join(find_differences(settings)) or 'nothing'}"
     ]
-    tables = {"points": points.set_index("run"), "arms": at_the_reach(points)}
+    tables = {"points": points.set_index("run"), "arms": tabulate_reach(points)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
@@ -115,27 +116,30 @@ def analyse(request: Request) -> Result:
         limits, n_bases = jackknife(points, model)
         tables["coefficients"] = limits
         parts.append(regression_text(limits, model, n_bases, faults))
-        models = list_models(columns)
         for by in ("base", "arm"):
-            tables[f"models by {by}"] = compare(points, models, by)
-            parts.append(to_text(tables[f"models by {by}"], FORMS))
-    filled = tables["arms"].dropna(axis="columns", how="all")
-    about = [f"in most arms: {common}"] if common else []
-    about += define_names(tables["arms"].index)
-    parts.append("\n".join(["last probes, geometric means:", to_text(filled, FORMS), *about]))
+            models = compare(points, list_models(columns), by)
+            tables[f"models by {by}"] = models
+            parts.append(to_text(models, FORMS))
+    lines = ["last probes, geometric means:", to_text(tables["arms"].dropna(axis="columns", how="all"), FORMS)]
+    if common:
+        lines.append(f"in most arms: {common}")
+    parts.append("\n".join([*lines, *define_names(tables["arms"].index)]))
     if model is not None:
         parts.append(answer(points, columns, faults, options.margin))
     rows = []
     for name, table in tables.items():
         rows += [{"table": name, **row} for row in table.reset_index().to_dict("records")]
-    text = "\n\n".join(parts)
-    wrapped = "\n".join(fill(line, WIDEST) for line in text.split("\n"))
-    return request.save("reach", wrapped, rows)
+    wrapped = []
+    for line in "\n\n".join(parts).split("\n"):
+        wrapped.append(fill(line, WIDEST))
+    return request.save("reach", "\n".join(wrapped), rows)
 
 
 def list_models(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """List the columns of the models that are compared."""
-    models: dict[str, tuple[str, ...]] = {"none": (), **{column: (column,) for column in columns}}
+    models: dict[str, tuple[str, ...]] = {"none": ()}
+    for column in columns:
+        models[column] = (column,)
     if {"tokens", "window"} <= {*columns}:
         models["tokens, window"] = ("tokens", "window")
     return {**models, "all": columns}
@@ -152,42 +156,46 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults
     by_fault: dict[str, list[str]] = {}
     for column, fault in faults.items():
         by_fault.setdefault(fault, []).append(column)
-    lines += [f"not in the regression, {fault}: {', '.join(columns)}" for fault, columns in by_fault.items()]
+    for fault, columns in by_fault.items():
+        lines.append(f"not in the regression, {fault}: {', '.join(columns)}")
     return "\n".join(lines)
 
 
 def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, str], margin: float) -> str:
     """Write what moved reach, what did not, and what is open or was held."""
     by_constant = []
+    constants = CONSTANTS if DEMAND in columns else CONSTANTS[:1]
     # An answer that depends on the constant added to demand before the logarithm is no answer.
-    for constant in CONSTANTS if DEMAND in columns else CONSTANTS[:1]:
-        shifted = points
+    for constant in constants:
+        shifted = points.copy()
         if DEMAND in columns:
-            shifted = points.assign(**{DEMAND: points[DEMAND] + constant - CONSTANTS[0]})
-        by_constant.append(verdicts(shifted, columns, margin))
-    said: dict[str, list[str]] = {MOVED: [], STILL: [], OPEN: []}
+            shifted[DEMAND] += constant - CONSTANTS[0]
+        by_constant.append(judge_columns(shifted, columns, margin))
+    answers: dict[str, list[str]] = {MOVED: [], STILL: [], OPEN: []}
     changed = []
     for column in columns:
-        found = {each[column] for each in by_constant}
-        said[found.pop() if len(found) == 1 else OPEN].append(column)
-        changed += [column] if found else []
+        outcomes = {verdicts[column] for verdicts in by_constant}
+        if len(outcomes) > 1:
+            changed.append(column)
+            outcomes = {OPEN}
+        answers[outcomes.pop()].append(column)
+    # A bounded reach is shown by the bound that is finite: the last distance, or the first.
     logs = points["low"].where(np.isfinite(points["low"]), points["high"])
-    outcomes = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
-    ends = range_of(np.exp(logs), outcomes)
-    reasons = {CONSTANT: f"the same in all points, where reach is {ends}", HELD: HELD}
+    censoring = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
+    reasons = {CONSTANT: f"the same in all points, where reach is {range_of(np.exp(logs), censoring)}", HELD: HELD}
     for name, fault in faults.items():
-        said.setdefault(reasons.get(fault, "not told apart, or not in all records"), []).append(name)
-    named = "; ".join(f"{text}: {', '.join(names)}" for text, names in said.items() if names)
+        answers.setdefault(reasons.get(fault, "not told apart, or not in all records"), []).append(name)
+    named = "; ".join([f"{text}: {', '.join(names)}" for text, names in answers.items() if names])
     lines = [f"As far as {points['arm'].nunique()} arms can say, {named}."]
     if changed:
-        constants = ", ".join(f"{constant:,}" for constant in CONSTANTS)
-        lines.append(f"Open as the answer depends on c in ln(demand + c), c of {constants}: {', '.join(changed)}.")
+        listed = ", ".join(map("{:,}".format, CONSTANTS))
+        lines.append(f"Open as the answer depends on c in ln(demand + c), c of {listed}: {', '.join(changed)}.")
     lines.append(f'"{STILL}": the limits of the change over the whole range of a column are within {margin:g} nats.')
     return "\n".join(lines)
 
 
-def verdicts(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> dict[str, str]:
-    """Judge each column by its limits and by arms that were left out; all are open with fewer than FEWEST bases."""
+def judge_columns(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> dict[str, str]:
+    """Judge each column by its limits and by held-out arms; all are open with fewer than FEWEST bases."""
     out = dict.fromkeys(columns, OPEN)
     chosen, _ = select_separable(points, columns)
     model = fit(points, chosen)
@@ -198,21 +206,20 @@ def verdicts(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> d
     log_likelihood = scores["log likelihood"] if "log likelihood" in scores else pd.Series(dtype=float)
     for column, row in limits.iterrows():
         change = row[["low", "high"]] * np.ptp(np.log(points[column]))
-        is_apart = row["low"] > 0 or row["high"] < 0
-        is_better = log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan)
-        out[str(column)] = MOVED if is_apart and is_better else OPEN
-        if not is_better and change.abs().max() < margin:
+        # Comparisons with nan are false: a column that could not be held out is no better, and open if it differs.
+        if log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan):
+            if row["low"] > 0 or row["high"] < 0:
+                out[str(column)] = MOVED
+        elif change.abs().max() < margin:
             out[str(column)] = STILL
     return out
 
 
-def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
-    """Lay out reach, and f there, of each arm's last probes: the geometric means of the runs whose reach was measured.
-
-    f at the end of what was tested bounds the f that a reach takes from above: it is no part of the means.
-    """
+def tabulate_reach(points: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate reach, and f there, of each arm's last probes: the geometric means of runs whose reach was measured."""
     last = points.groupby("run", sort=False).tail(1)
     exact = is_measured(last)
+    # f at the end of what was tested is an upper bound of the f that a reach takes, and no part of the means.
     f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
     columns = {"none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
     logs = {"reach": np.log(last["reach"].where(exact)), "f at reach": np.log(f), "least f": f, "most f": f}

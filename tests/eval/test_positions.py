@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from eval.positions import SkipOptions, cells, main, measure, sample_sentences, samples, values
+from eval.positions import SkipOptions, cells, main, measure, sample_ids, sample_sentences, values
 from lab.positions import distance
 from lab.skip.methods import Rpes
 from tests.eval.commands import runner, words_of
@@ -148,7 +148,7 @@ def test_given_samples_are_measured_together():
 def test_random_ids_have_the_distances_of_theory():
     # an id i below a taken one exists for T - i of T, and is taken with probability (n - 1) / (T - 1)
     i = np.arange(1, 1024)
-    _, shares = measure(samples(Rpes(target_len=1024), SkipOptions(n_tokens=256, samples=200)), 1024)
+    _, shares = measure(sample_ids(Rpes(target_len=1024), SkipOptions(n_tokens=256, samples=200)), 1024)
     np.testing.assert_allclose(shares[1:], (1024 - i) / 1024 * 255 / 1023, atol=SHARE_TOL)
 
 

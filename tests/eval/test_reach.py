@@ -18,8 +18,8 @@ from eval.reach import (
     OPEN,
     STILL,
     answer,
-    at_the_reach,
     main,
+    tabulate_reach,
 )
 from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
@@ -136,7 +136,7 @@ def test_models_are_compared_by_what_was_left_out():
     assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 
 
-def test_f_at_the_reach_is_laid_out_by_arm():
+def test_f_tabulate_reach_is_laid_out_by_arm():
     rows = [("a", "x", 100, 4000), ("a", "x", 100, 400), ("b", "x", 400, 1600), ("c", "y", None, None)]
     points = pd.DataFrame(
         [
@@ -145,7 +145,7 @@ def test_f_at_the_reach_is_laid_out_by_arm():
             for run, arm, reach, f in [*rows, ("d", "y", 500, 9)]
         ]
     ).astype({"reach": float, "f_at_reach": float})
-    table = at_the_reach(points)
+    table = tabulate_reach(points)
     assert table.loc["x"].tolist() == pytest.approx([2, 0, 2, 0, 200, 800, 400, 1600])  # of the last probes
     assert table.loc["y", ["none", "measured", "the end"]].tolist() == [1, 0, 1]
     assert table.loc["y", ["reach", "f at reach"]].isna().all()
@@ -191,7 +191,7 @@ def test_an_answer_that_depends_on_the_constant_is_open(monkeypatch, changes):
         is_large = points[DEMAND].min() > 100
         return {"f": MOVED if is_large and changes else STILL, DEMAND: MOVED}
 
-    monkeypatch.setattr("eval.reach.verdicts", judge)
+    monkeypatch.setattr("eval.reach.judge_columns", judge)
     said = answer(forks(), ("f", DEMAND), {}, 0.1)
     assert f"{MOVED}: {DEMAND}; {OPEN if changes else STILL}: f." in said
     assert ("depends on c in ln(demand + c), c of 1, 10, 100, 1,000, 10,000: f." in said) == changes
