@@ -32,6 +32,7 @@ from eval.engine.rows import Result, to_text
 from lab import config
 from lab.core import command, errors, launch, schema
 from lab.core.chart import plot_rows
+from lab.core.rows import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
@@ -53,23 +54,24 @@ HEADS = {  # in the table, of several words, apart from each other
 
 @dataclass(frozen=True, kw_only=True)
 class DemandOptions(schema.Section):
-    """Options of the command beside the settings of a run."""
+    """Options of the command, in addition to the settings of a run."""
 
     tokens: Annotated[float, Ge(1), Le(1e12)] | None = None
-    """Tokens to read, a pack more at most; left out, those of the run or the TEXT, 3,000,000 at most."""
+    """Tokens to read, a pack more at most; default: those of the run or the TEXT, 3,000,000 at most."""
     evidence: str | None = None
-    """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
+    """Evidence method, NAME or NAME:parameter=value,...; default: that of the settings."""
 
 
 def report(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
-    place, settings = request.model, dict(request.options)
-    named = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}
-    options = command.read_options(DemandOptions, named)
+    place = request.model
+    settings = dict(request.options)
+    own = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}
+    options = command.read_options(DemandOptions, own)
     if (place / source.CONFIG).is_file():
-        if named or settings:
+        if request.options:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
-            raise errors.ConfigError(*(f"--{name}: {rule}" for name in {**named, **settings}))
+            raise errors.ConfigError(*[f"--{name}: {rule}" for name in {**own, **settings}])
         experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:
@@ -82,19 +84,20 @@ def report(request: Request) -> Result:
     with_evidence = profiles["g"].sum().item()
     evidence = asdict(experiment.evidence)
     sums = {"tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
-    head = {"metric": "counted", **sums, "evidence": evidence}
-    method = ", ".join(f"{name} {value}" for name, value in evidence.items()).removeprefix("method ")
+    method = ", ".join([f"{name} {value}" for name, value in evidence.items()]).removeprefix("method ")
     summary = (
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
-    rows, text = table(profiles, counts.targets)
+    bins, text = tabulate(profiles, counts.targets)
     name = place.name if place.is_dir() else place.stem
     if has_magic(name):
         name = f"{place.parent.name}-{name}".replace("*", "all")
-    counted = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
+    rows: list[Row] = [{"metric": "counted", **sums, "evidence": evidence}]
+    for row in bins.to_dict("records"):
+        rows.append({"metric": "demand", **row})
     picture = partial(chart, profiles, f"{name}: {summary}")
-    return request.save(f"demand-{name}", f"{summary}\n{text}", counted, picture)
+    return request.save(f"demand-{name}", f"{summary}\n{text}", rows, picture)
 
 
 def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
@@ -102,15 +105,17 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     settings = {}
     suffixes = (*text_files.ROWS, *text_files.PLAIN)
     is_text = place.is_dir() or text_files.has_suffix(place.name, suffixes) or has_magic(str(place))
-    if is_text:  # all of it, in packs that hold its window
+    if is_text:
+        # All of the text is read, in packs with room for its window, and no probe reads it.
         settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
-        settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
+        settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}
         if window := overrides.get("data.window"):
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
     settings |= overrides
     if options.evidence is not None:
         named = command.parse_method(options.evidence, "--evidence")
-        settings |= {f"evidence.{key}": value for key, value in named.items()}
+        for key, value in named.items():
+            settings[f"evidence.{key}"] = value
     experiment = config.load_experiment(BASE if is_text else place, settings)
     data = module.PackedData(experiment)
     if is_text:
@@ -119,7 +124,9 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     data.setup()
     counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
     counts = counting.local
-    wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
+    available = data.store.n_tokens if is_text else experiment.train.tokens
+    wanted = int(options.tokens or min(MOST_TOKENS, available))
+    # The streams of a run's processes take turns, as in training.
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
@@ -138,7 +145,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     return experiment, saved
 
 
-def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:
+def tabulate(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:
     """Tabulate bins of distances, also as text: f and g, g as shares, and the targets that ask for a bin or farther."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
@@ -147,7 +154,9 @@ def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, st
     rows["g_per_million"] = 1e6 * rows["g"] / max(1, targets)
     rows["g_share"] = rows["g"] / max(1, rows["g"].sum())
     rows["g_or_farther"] = rows["g"][::-1].cumsum()
-    distances = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in zip(rows["from"], rows["to"])]
+    distances = []
+    for low, high in zip(rows["from"], rows["to"], strict=True):
+        distances.append(f"{low:,}" if low == high else f"{low:,}-{high:,}")
     lines = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
     return rows, to_text(lines, dict.fromkeys(lines, ",.0f") | {HEADS["g_share"]: ".1%"})
 

@@ -50,8 +50,8 @@ class EntropyOptions(command.TextOptions):
     """Options of this command."""
 
     lengths: tuple[schema.Length, ...] | None = None
-    """Numbers of visible tokens in the results, with commas between them, the largest the length of the texts; left
-    out, powers of two up to two training windows, 8192 at most."""
+    """Numbers of visible tokens in the results, with commas between them, the largest the length of the texts;
+    default: powers of two up to two training windows, 8192 at most."""
 
 
 class Entropy(run.OnTexts):
@@ -64,17 +64,21 @@ class Entropy(run.OnTexts):
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
         usual = self.subject.cap_length(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
-        self.visible = sorted({*(self.options.lengths or (*subject.doublings(2, usual), usual))})
+        lengths = self.options.lengths or (*subject.doublings(2, usual), usual)
+        self.visible = sorted(set(lengths))
         self.texts = self.draw_texts(self.visible[-1])
 
     def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
         decoder = self.subject.model.decoder
         self.announce([(len(self.texts), self.visible[-1])])
-        texts = Bar(self.texts, desc="entropy", unit="text")
-        curves = torch.cat([attention_entropy(decoder, text[None]) for text in texts]).cpu().numpy()
+        parts = []
+        for text in Bar(self.texts, desc="entropy", unit="text"):
+            parts.append(attention_entropy(decoder, text[None]))
+        curves = torch.cat(parts).cpu().numpy()
         for number in range(curves.shape[1]):
             for count in self.visible:
+                # The query at 0-based position m sees m + 1 tokens.
                 values = curves[:, number, count - 1]
                 yield {
                     **self.origin,
@@ -111,7 +115,9 @@ def attention_entropy(decoder: AnyDecoder, tokens: Tensor, *, most: int = BLOCK_
     layers = []
     for inputs in layer_inputs(decoder, tokens):
         logits = LayerLogits(inputs)
-        blocks = [entropy(logits.block(part)).mean(1) for part in logits.blocks(most)]
+        blocks = []
+        for part in logits.blocks(most):
+            blocks.append(entropy(logits.block(part)).mean(1))
         layers.append(torch.cat(blocks, dim=-1))
     return torch.stack(layers, dim=1)
 
@@ -123,6 +129,7 @@ def entropy(logits: Tensor) -> Tensor:
         >>> [round(x, 4) for x in entropy(torch.tensor([[0.0, 0.0], [0.0, float("-inf")]])).tolist()]
         [0.6931, 0.0]
     """
+    # entr(0) is 0: hidden keys, whose logits are -inf, add nothing. The clamp removes -0.0.
     terms: Tensor = torch.special.entr(logits.softmax(-1))
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
 

@@ -44,9 +44,12 @@ class FrequencyOptions(schema.Section):
     """Tokens to train on."""
 
     def rules(self) -> list[str]:
-        """Refuse positions that no pair of tokens has."""
-        wide = [i for i in self.positions if i >= min(self.window)]
-        return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
+        """Reject positions that no pair of tokens has."""
+        faults = []
+        for i in self.positions:
+            if i >= min(self.window):
+                faults.append(f"positions={i}: must be < {min(self.window)}, the window; lower it")
+        return faults
 
 
 def report(request: Request) -> Result:
@@ -56,7 +59,8 @@ def report(request: Request) -> Result:
     rows = []
     for window, mode in product(options.window, options.mode):
         about = {"window": window, "mode": mode, "corpus": options.corpus, "metric": "position_frequency"}
-        rows += [{**about, **row} for row in compute_shares(lengths.frequency(window, mode), options)]
+        for row in compute_shares(lengths.frequency(window, mode), options):
+            rows.append({**about, **row})
     columns = [(name, name, FORMS.get(name, "")) for name in ("position", "window", "mode", *SHARES)]
     table = columns_text(rows, columns)
     return request.save("frequency", f"corpus: {lengths.name}; {options.tokens:.3g} tokens\n\n{table}", rows)
@@ -71,7 +75,8 @@ def compute_shares(per_token: FloatArray, options: FrequencyOptions) -> Iterator
         [[6.0, 0.5833, 0.5833, 0.0]]
     """
     total = per_token.sum()
-    segments = np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
+    # A segment of n tokens has n - i pairs at distance i: f is the double sum of the segments from behind.
+    segments = np.diff(np.append(per_token, [0, 0]), 2)
     for i in options.positions:
         yield {
             "position": i,

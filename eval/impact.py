@@ -56,11 +56,11 @@ def analyse(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.positional, request.folder, request.options
     if len(models) != 2 or folder is None:
-        words = " ".join(map(str, models))
-        raise ConfigError(f"BASE TUNED={words}: must be two models, the first arguments, and -o FOLDER; see --help")
+        named = " ".join(map(str, models))
+        raise ConfigError(f"BASE TUNED={named}: must be two models, the first arguments, and -o FOLDER; see --help")
     device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
-    base, tuned = (open_model(place) for place in models)
+    base, tuned = map(open_model, models)
     tokenizer = shared_tokenizer(base, tuned, models[0])
     texts = token_texts(tokenizer)
     windows = draw_windows(options, tuned, tokenizer)
@@ -68,13 +68,17 @@ def analyse(request: Request) -> Result:
     # IGNORE is negative: clip makes it an index, and the first condition excludes it.
     scored = (windows.targets != IGNORE) & ~is_special[windows.targets.clip(0)]
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
-    with writing(f"-o {folder}", "folder"):  # before time is spent on results
+    # A folder that cannot be written is rejected before time is spent on results.
+    with writing(f"-o {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
-    labels = {by: label_tokens(by, texts, tags) for by in ("class", options.by)}
     targets = windows.targets[scored]
-    tables = {by: tally(of[targets], changes[scored], marked[scored], names) for by, (of, names) in labels.items()}
+    labels = {}
+    tables = {}
+    for by in ("class", options.by):
+        of_token, names = labels[by] = label_tokens(by, texts, tags)
+        tables[by] = tally(of_token[targets], changes[scored], marked[scored], names)
     types = tables[options.by]
     chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
@@ -107,11 +111,10 @@ def analyse(request: Request) -> Result:
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
-    """Find the tokenizer of both models. Reject two that differ, or none."""
-    tokenizers = [model.tokenizer for model in (tuned, base) if model.tokenizer]
-    if len({vocabulary_hash(tokenizer) for tokenizer in tokenizers}) > 1:
+    """Return the tokenizer of both models. Reject two that differ, or none."""
+    if base.tokenizer and tuned.tokenizer and vocabulary_hash(base.tokenizer) != vocabulary_hash(tuned.tokenizer):
         raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return require_tokenizer(next(iter(tokenizers), None))
+    return require_tokenizer(tuned.tokenizer or base.tokenizer)
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
@@ -139,7 +142,9 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     pairs = torch.from_numpy(np.stack([windows.tokens, windows.targets], axis=1))[:, :, None]
-    logits = [token_scores(decoder, *pair.to(device))[2].cpu() for pair in Bar(pairs, desc=name, unit="window")]
+    logits = []
+    for pair in Bar(pairs, desc=name, unit="window"):
+        logits.append(token_scores(decoder, *pair.to(device))[2].cpu())
     decoder.to("cpu")
     return torch.cat(logits).numpy()
 
@@ -152,7 +157,7 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
         if len(table) > SHOWN:
             lines.append(f"... and {len(table) - SHOWN:,} more")
         lines.append("")
-    taken = sum(row["chosen"] for row in result["types"])
+    taken = sum([row["chosen"] for row in result["types"]])
     lines.append(
         f"{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
         f"targets, in {result['held_of_sentences']:.0%} of the sentences"
@@ -163,6 +168,7 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
 def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
     """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
     edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
+    # The second index of a marked target is its position; each stretch is named by its middle.
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
     shares = pd.crosstab(labels[marked], at, normalize="columns")
     largest = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")

@@ -7,7 +7,7 @@ Tests have as many lines as a length in the model's own tokens holds. Scores hav
     probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
-A row is `short` where all its tests take 4,096 tokens or fewer. It is `long` where all take more than 8,092. These are
+A row is `short` if all its tests take 4,096 tokens or fewer. It is `long` if all take more than 8,092. These are
 LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
 model's own:
 
@@ -64,7 +64,7 @@ class LinesOptions(cases.ChatOptions):
 
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together, filled with as many lines as they hold;
-    left out, powers of two from a quarter of the training window up to it, with room for a test."""
+    default: powers of two from a quarter of the training window up to it, with room for a test."""
     tests: Tests = 50
     """Tests of each length."""
     protocol: Protocol = "longeval"
@@ -82,11 +82,13 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     numbers = (np.random.default_rng([seed, index, 1]).permutation(HIGHEST)[:lines] + 1).tolist()
     names = Distinct(partial(draw_pair, rng)).first(lines)
     asked = int(share * lines)
-    record = "".join(LINE.format(name=n, number=x) for n, x in zip(names, numbers, strict=True))
+    record = TASK
+    for name, number in zip(names, numbers, strict=True):
+        record += LINE.format(name=name, number=number)
     ending = QUESTION + ANSWER
     if protocol == "completion":
         ending += ANSWER_START
-    prompt = writer.apply_template(ASK + TASK + record + ending.format(name=names[asked]))
+    prompt = writer.apply_template(ASK + record + ending.format(name=names[asked]))
     facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
@@ -103,6 +105,19 @@ def name_range(least: int, most: int) -> str:
     return "long" if least > LONG else "between"
 
 
+def format_range(lines: Row) -> str:
+    """Write the numbers of lines of the shortest and the longest test.
+
+    Example:
+        >>> format_range({"least": 980, "most": 1020}), format_range({"least": 7, "most": 7})
+        ('980-1,020', '7')
+    """
+    least = f"{lines['least']:,}"
+    if lines["least"] == lines["most"]:
+        return least
+    return f"{least}-{lines['most']:,}"
+
+
 class LineRetrieval(run.Measure):
     """The share of lines found by the length of the record."""
 
@@ -112,7 +127,7 @@ class LineRetrieval(run.Measure):
     alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
     named_by = (*subject.SUBJECT, *alike, "asked")
     columns = (
-        ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
+        ("lines", lambda row: format_range(row["lines"]), ""),
         ("tokens", "length", ","),
         ("range", "range", ""),
         ("score (%)", lambda row: 100 * row["score"], ".1f"),
@@ -123,7 +138,8 @@ class LineRetrieval(run.Measure):
         """Choose the lengths, all of which have room for every test."""
         self.writer = self.options.writer(self.subject)
         self.budget = answers.answer_budget(self.writer, DIGITS, BUDGET)
-        fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
+        # Names differ in their tokens, so that each test has a length of its own.
+        fixed = max([len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests)])
         window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
         most = self.subject.most_tokens
@@ -153,10 +169,15 @@ class LineRetrieval(run.Measure):
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with as many lines as it holds."""
-        cases = [self.filled(index, cell.row["asked"] - self.budget) for index in range(self.options.tests)]
-        tokens = [len(case.prompt_ids) + self.budget for case in cases]
+        cases = []
+        tokens = []
+        lines = []
+        for index in range(self.options.tests):
+            case = self.filled(index, cell.row["asked"] - self.budget)
+            cases.append(case)
+            tokens.append(len(case.prompt_ids) + self.budget)
+            lines.append(int(case.facts["lines"]))
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
-        lines = [int(case.facts["lines"]) for case in cases]
         sizes = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
         return {**sizes, "range": name_range(min(tokens), max(tokens)), **answers.summarize(outcome)}, outcome.records
 

@@ -34,6 +34,7 @@ passkey-cases/ holds every test with its key and answer. The picture, one for ea
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -66,17 +67,17 @@ class PasskeyOptions(command.CellOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
-    """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from a quarter
+    """Lengths in tokens, with commas between them, prompt and answer together; default: powers of two from a quarter
     of the training window up to twice the window, those with room for a test."""
     depths: Annotated[int, Ge(2), Le(101)] = 11
     """Depths, evenly spaced from the filler's beginning to its end."""
     tests: Tests = 20
     """Tests of each cell."""
     protocol: Protocol | None = None
-    """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; left out, lab for runs
+    """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; default: lab for runs
     on that corpus, else passkey."""
     haystack: PathText | None = None
-    """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
+    """Text file to hide the number in, of the lab's protocol; default: fresh text of the run's corpus."""
 
     def rules(self) -> list[str]:
         if self.haystack is not None and self.protocol != "lab":
@@ -92,7 +93,9 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> case
     """
     rng = np.random.default_rng([seed, index])
     key = draw_number(rng, digits)
-    compose = compose_words(filler, key, depth, rng) if filler else compose_letters(key, depth)
+    compose = compose_letters(key, depth)
+    if filler:
+        compose = compose_words(filler, key, depth, rng)
     return cases.Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
 
@@ -101,6 +104,7 @@ def compose_letters(key: str, depth: float) -> Callable[[int], str]:
 
     def compose(letters: int) -> str:
         before = round(depth * letters)
+        # One copy of the filler more than the letters need, so that any slice of them is full.
         endless = f"{cases.NOISE} " * (1 + letters // len(cases.NOISE))
         task = synthetic.TASK.rstrip("\n")
         return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
@@ -114,7 +118,7 @@ def compose_words(filler: str, key: str, depth: float, rng: np.random.Generator)
     whole = f"{filler[start:]} {filler[:start]}".split()
 
     def compose(count: int) -> str:
-        text = [whole[place % len(whole)] for place in range(count)]
+        text = list(islice(cycle(whole), count))
         before = round(depth * count)
         # The needle begins with the space that separates it from the text before.
         hay = (" ".join(text[:before]) + synthetic.NEEDLE.format(number=key)).lstrip()
@@ -138,18 +142,24 @@ class Passkey(run.Measure):
         """Choose the protocol, its filler and the lengths."""
         options = self.options
         subject = self.subject
-        corpus = None if subject.model.experiment is None else subject.model.experiment.data.corpus
-        self.protocol = options.protocol or ("lab" if isinstance(corpus, config.Synthetic) else "passkey")
-        is_lab = self.protocol == "lab"
-        self.digits = corpus.digits if is_lab and isinstance(corpus, config.Synthetic) else DIGITS
-        self.filler, source = read_text(subject, options.haystack, option="--haystack") if is_lab else ("", None)
+        experiment = subject.model.experiment
+        corpus = None if experiment is None else experiment.data.corpus
+        self.protocol = options.protocol or "passkey"
+        self.digits = DIGITS
+        if isinstance(corpus, config.Synthetic):
+            # Such a run was trained on the wording of the lab's protocol, and on numbers of so many digits.
+            self.protocol = options.protocol or "lab"
+            if self.protocol == "lab":
+                self.digits = corpus.digits
+        self.filler, source = "", None
+        if self.protocol == "lab":
+            self.filler, source = read_text(subject, options.haystack, option="--haystack")
         self.writer = cases.Writer(subject.tokenizer)
         self.budget = answers.answer_budget(self.writer, self.digits, BUDGET, READERS[self.protocol])
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
-        least, most = max(fixed), subject.most_tokens
-        self.lengths = answers.choose_lengths(options.lengths, what, least, self.budget, ends, most)
+        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), self.budget, ends, subject.most_tokens)
         n_tokens = self.lengths[-1] - self.budget - fixed[0]
         needles.check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 
@@ -179,8 +189,11 @@ class Passkey(run.Measure):
         depth = cell.row["depth"]
         length = cell.row["length"]
         judge = partial(answers.score_answer, read=READERS[self.protocol])
-        draw_case = lambda index: cases.finish(self.draft(index, depth), self.writer, length, self.budget)  # noqa: E731
-        outcome = self.ask(cell, draw_case, budget=self.budget, length=length, judge=judge)
+
+        def sample_case(index: int) -> cases.TextCase:
+            return cases.finish(self.draft(index, depth), self.writer, length, self.budget)
+
+        outcome = self.ask(cell, sample_case, budget=self.budget, length=length, judge=judge)
         return answers.summarize(outcome), outcome.records
 
     def title(self) -> str:
@@ -192,7 +205,10 @@ class Passkey(run.Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
-        cells = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
+        cells = []
+        # The axes take their order from the cells, as depths are text.
+        for row in sorted(rows, key=itemgetter("depth", "length")):
+            cells.append({**row, "depth": f"{row['depth']:.0%}"})
         return plot_rows(
             cells,
             "length",

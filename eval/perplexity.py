@@ -200,7 +200,7 @@ class Perplexity(Measure):
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
         cut = PROTOCOLS[self.options.protocol]
-        protocol = self.options.protocol
+        protocol: str = self.options.protocol
         texts = self.documents.copy()
         if self.keys is not None:
             protocol = "key-tokens"

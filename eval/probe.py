@@ -60,15 +60,17 @@ class ByLength(needles.NeedleMeasure):
     def select_measure(cls, request: command.Request) -> type[run.Measure]:
         """Choose what tests are shown by, and refuse options that it does not read."""
         options: needles.ProbeOptions = request.options
-        by = options.by or ("method" if len(request.distances) > 1 else "length")
+        by = options.by
+        if by is None:
+            by = "method" if len(request.distances) > 1 else "length"
         faults = []
         for name in sorted({*itertools.chain(*OTHERS.values())} - {*OTHERS[by]}):
             value = getattr(options, name)
             if value is not None:
                 faults.append(f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out")
         if by == "method":
-            rule = "several methods are set by this command itself; leave it out"
-            faults += [f"--{key}={value}: {rule}" for key, value in request.overrides.items()]
+            for key, value in request.overrides.items():
+                faults.append(f"--{key}={value}: several methods are set by this command itself; leave it out")
         elif len(request.distances) > 1:
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
@@ -92,8 +94,9 @@ class ByLength(needles.NeedleMeasure):
         with self.counting() as bar:
             for result in self.probe.run(self.subject, store=self.finished_needles()):
                 self.curve.append(result)
+                # A length that stopped early leaves tests that are not run. The bar counts all tests that are done.
                 bar.total -= self.config.tests - result.tests
-                bar.update(sum(point.tests for point in self.curve) - bar.n)
+                bar.update(sum([point.tests for point in self.curve]) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts
         rows = [self.probe.record(result, subject, counts) for result in self.curve]
@@ -102,16 +105,22 @@ class ByLength(needles.NeedleMeasure):
     def write(self, rows: Sequence[Row]) -> None:
         folder = RunFolder(self.path)
         folder.write_records("probes.jsonl", rows)
-        cases = itertools.chain(*(result.cases for result in self.curve))
-        folder.write_cases(self.subject.model.consumed_tokens or 0, [*cases])
+        cases: list[Row] = []
+        for result in self.curve:
+            cases += result.cases
+        folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""
         config = self.config
         *curve, summary = rows
-        columns: list[Column] = [(name, name, ",") for name in ("length", "passed", "tests")]
-        columns.append(("accuracy", "accuracy", ".3f"))
-        columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
+        columns: list[Column] = [
+            ("length", "length", ","),
+            ("passed", "passed", ","),
+            ("tests", "tests", ","),
+            ("accuracy", "accuracy", ".3f"),
+            (f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+        ]
         lines = [columns_text(curve, columns), *map(needles.effective, summary["thresholds"])]
         if config.sequential:
             lines.append(
@@ -129,9 +138,9 @@ class ByLength(needles.NeedleMeasure):
             rules.append(chart.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
             if row["effective_length"]:
                 rules.append(chart.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
-        fitted = zip(self.curve, to_curve(self.curve).fit(), strict=True)
         points = [{**row, "curve": "tests passed"} for row in curve]
-        points += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
+        for row, score in zip(curve, to_curve(self.curve).fit(), strict=True):
+            points.append({"length": row["length"], "score": score, "curve": "monotone fit"})
         return self.length_shares(points, "curve", rules=rules)
 
 
@@ -143,11 +152,12 @@ class ByMethod(needles.NeedleMeasure):
     def prepare(self) -> None:
         """Build the tests and the methods."""
         self.train_len = train_len = self.options.train_len or self.subject.model.train_len
+        # Every method is built from the model's own frequencies, not from those of the method before it.
         self.own = self.subject.model.decoder.frequencies
+        # False sorts before True: the base comes first, as the others are compared with its tests.
         self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != statistics.BASE)
-        lengths = sorted(self.options.lengths or [train_len])
-        self.settings = {}
-        for length in lengths:
+        self.settings: dict[int, list[methods.Setting]] = {}
+        for length in sorted(self.options.lengths or [train_len]):
             self.settings[length] = [methods.setting(word, train_len, length) for word in self.words]
         super().prepare()
 
@@ -194,7 +204,7 @@ class ByMethod(needles.NeedleMeasure):
             "confidence": config.confidence,
             "passed": sum(passed),
             **answers.share(sum(passed), len(passed), config.confidence),
-            "numbers_found": sum(row["found"] for row in result.cases) / (len(passed) * self.probe.config.needles),
+            "numbers_found": sum([row["found"] for row in result.cases]) / (len(passed) * config.needles),
             "versus_rope": None,
             "seconds": result.seconds,
         }
@@ -202,10 +212,14 @@ class ByMethod(needles.NeedleMeasure):
 
     def store_row(self, row: Row) -> Row:
         """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
-        before = self.results.find(row) or {}
-        row |= {name: row[name] or before.get(name) for name in ("versus_rope", "seconds")}
-        changed = {name for name, value in row.items() if before.get(name, ()) != value}
-        return self.results.add(row) if changed - {"commit", "hardware"} else row
+        before = self.results.find(row)
+        if before is None:
+            return self.results.add(row)
+        for name in ("versus_rope", "seconds"):
+            row[name] = row[name] or before.get(name)
+        # The same numbers of another commit or machine are no new result.
+        origin = {name: before.get(name) for name in ("commit", "hardware")}
+        return row if {**row, **origin} == before else self.results.add(row)
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""

@@ -26,14 +26,17 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
+from tokenizers import Tokenizer
 
 from eval.engine import command, run, texts
 from eval.engine.rows import columns_text, limits
+from lab.core.arrays import IntArray
 from lab.core.chart import plot_rows, vconcat
 from lab.core.command import Bar, parse_method, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.rows import CONFIDENCE, Row
 from lab.core.schema import PathText, Tests, validated
+from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.sidecars import label_tokens
@@ -66,14 +69,14 @@ class RecallOptions(command.DrawnOptions):
     """Options of this command."""
 
     bins: tuple[Edge, ...] | None = None
-    """First distance of each bin in tokens, rising, with commas between them; left out, half octaves."""
+    """First distance of each bin in tokens, rising, with commas between them; default: half octaves."""
     targets: Tests = 300
     """Targets of each bin, at most."""
     evidence: str | None = None
-    """What counts as evidence, NAME or NAME:parameter=value,...; left out, the run's own, or repeat."""
+    """What counts as evidence, NAME or NAME:parameter=value,...; default: the run's own, or repeat."""
     text: PathText | None = None
     """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
-    one in each line; left out, the run's held-out documents."""
+    one in each line; default: the run's held-out documents."""
 
 
 class Recall(run.OnTexts):
@@ -100,12 +103,8 @@ class Recall(run.OnTexts):
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         stored = None
-        data = None if model.experiment is None else model.experiment.data
-        if self.evidence.method == "asked" and options.text is None and data is not None and data.has_labels:
-            shards = TokenStore.open(shard_folder(data), "held_out").shards
-            named = [replace(shard, tokens=label_tokens(shard, data, self.subject.tokenizer)) for shard in shards]
-            # Labels belong to targets, of which the first token of a document is none.
-            stored = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
+        if self.evidence.method == "asked" and options.text is None and model.experiment is not None:
+            stored = read_labels(model.experiment.data, self.subject.tokenizer)
         self.test = RecallTest(
             self.documents,
             self.evidence,
@@ -125,8 +124,10 @@ class Recall(run.OnTexts):
         """Score the targets, and make a row for each bin."""
         test = self.test
         contexts = []
-        for target in test.targets:  # each is scored twice, with the whole context and with the cut one
-            contexts += [(1, target.place), (1, target.distance - 1 if target.distance else target.place)]
+        # Each target is scored twice: with the whole context, and with the cut one, which is whole without evidence.
+        for target in test.targets:
+            cut = target.distance - 1 if target.distance else target.place
+            contexts += [(1, target.place), (1, cut)]
         self.announce(contexts)
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
@@ -140,8 +141,12 @@ class Recall(run.OnTexts):
             "source": self.options.text or "held out",
         }
         for row in test.summarize(scores, CONFIDENCE):
-            fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
-            yield {**shared, "metric": "recall" if row["distance"] else "no_evidence", **fields}
+            metric = "recall"
+            if not row["distance"]:
+                metric = "no_evidence"
+                for name in NOT_WITHOUT:
+                    del row[name]
+            yield {**shared, "metric": metric, **row}
 
     def title(self) -> str:
         model, source = self.subject.model, self.options.text or "held out"
@@ -159,9 +164,22 @@ class Recall(run.OnTexts):
         plot = partial(plot_rows, log_x=True, x_title="distance of the evidence (tokens)")
         title = self.title().replace("; ", "\n")
         gains = plot(bins, "middle", "score", title=title, low="low", high="high", y_title="gain (nats)")
-        right = [{**row, "right": row["right_whole"], "context": "whole context"} for row in bins]
-        right += [{**row, "right": row["right_cut"], "context": "cut behind the evidence"} for row in bins]
+        right = []
+        for field, context in (("right_whole", "whole context"), ("right_cut", "cut behind the evidence")):
+            for row in bins:
+                right.append({**row, "right": row[field], "context": context})
         return vconcat(gains, plot(right, "middle", "right", "context", percent=True, y_title="targets right"))
+
+
+def read_labels(data: DataConfig, tokenizer: Tokenizer) -> IntArray | None:
+    """Read the evidence that was stored for the held-out targets; None for a corpus without labels."""
+    if not data.has_labels:
+        return None
+    shards = []
+    for shard in TokenStore.open(shard_folder(data), "held_out").shards:
+        shards.append(replace(shard, tokens=label_tokens(shard, data, tokenizer)))
+    # Labels belong to targets, of which the first token of a document is none.
+    return np.concatenate([labels[1:] for labels in TokenStore(shards).documents()]).astype(np.int64)
 
 
 def read_evidence(word: str) -> base.Evidence:
@@ -177,7 +195,7 @@ def read_evidence(word: str) -> base.Evidence:
     try:
         return validated(kind, settings)
     except ConfigError as error:
-        raise ConfigError(*(f"--evidence.{fault}" for fault in error.faults)) from error
+        raise ConfigError(*[f"--evidence.{fault}" for fault in error.faults]) from error
 
 
 main = Recall.main
