@@ -41,7 +41,7 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, command, run, subject
-from eval.engine.rows import Results, limits, short_hash, to_json, to_text
+from eval.engine.rows import Results, limits, short_hash, to_json
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import errors, schema
 from lab.core.command import start
@@ -62,11 +62,11 @@ class HarnessOptions(cases.ChatOptions):
     include_path: schema.PathText | None = None
     """Folder with YAML files of tasks of your own; Python functions that they name are run."""
     limit: schema.Positive | None = None
-    """Number of documents of each task, from the first; left out, all."""
+    """Number of documents of each task, from the first; default: all."""
     num_fewshot: schema.NonNegative | None = None
-    """Examples before each question; left out, as many as the task sets."""
+    """Examples before each question; default: as many as the task sets."""
     max_length: Annotated[schema.Length, Ge(2)] | None = None
-    """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
+    """Most tokens of a text, answer included, beyond which contexts are cut; default: the training window."""
     truncate: Truncate = "left"
     """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
     confirm_run_unsafe_code: bool = False
@@ -85,7 +85,8 @@ class Harness(run.Measure):
         """Build the harness's model, and load all tasks and their data before time is spent on any of them."""
         options = self.options
         if options.confirm_run_unsafe_code:
-            os.environ["HF_ALLOW_CODE_EVAL"] = "1"  # without it the metric that runs programs refuses to
+            # The metric that runs programs reads its consent from the environment alone.
+            os.environ["HF_ALLOW_CODE_EVAL"] = "1"
         with redirect_stdout(sys.stderr):
             self.manager, self.tasks = load_tasks(options.tasks, options.include_path)
         self.model = harness_model(self.subject, resolve(self.request.model), options)
@@ -112,8 +113,6 @@ class Harness(run.Measure):
         path = cases / f"requests-{short_hash(json.dumps([*key.values()]))}.jsonl"
         self.model.stored = StoredRequests(Results(path, ("request",), key))
         self.model.set_cache_hook(self.model.stored)
-        seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-        asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
         try:
             with redirect_stdout(sys.stderr):
                 scores: dict[str, Any] = simple_evaluate(
@@ -121,11 +120,17 @@ class Harness(run.Measure):
                     tasks=self.tasks,
                     task_manager=self.manager,
                     bootstrap_iters=1000,
-                    **dict.fromkeys(seeds, options.seed),
+                    random_seed=options.seed,
+                    numpy_random_seed=options.seed,
+                    torch_random_seed=options.seed,
+                    fewshot_random_seed=options.seed,
                     apply_chat_template=bool(options.chat),
-                    **{name: getattr(options, name) for name in asked},
+                    confirm_run_unsafe_code=options.confirm_run_unsafe_code,
+                    num_fewshot=options.num_fewshot,
+                    limit=options.limit,
                 )
-        except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
+        except (AssertionError, ImportError, ValueError) as error:
+            # The harness rejects settings by these errors.
             raise errors.ConfigError(f"--tasks={','.join(options.tasks)}: {errors.first_line(error)}") from error
         seconds = round(time.perf_counter() - started, 3)
         for numbers in read_scores(scores):
@@ -142,12 +147,14 @@ class Harness(run.Measure):
         """Write a table, and the contexts that were cut."""
         part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
         remedy = f"contexts were longer than the window and lost their {part}; raise --max_length"
-        notes = [f"{self.model.cut:,} {remedy}"] if self.model.cut else []
         first = rows[0]
         head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
-        columns = ("task", "metric", "filter", "fewshot", "n", "score")
-        cells = [{**{key: row[key] for key in columns}, "95% interval": limits(row, ".4f")} for row in rows]
-        return "\n".join([head, "", to_text(cells, {"n": ",", "score": ".4f"}), *notes])
+        columns: list[Column] = [(name, name, "") for name in ("task", "metric", "filter", "fewshot")]
+        columns += [("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")]
+        lines = [head, "", columns_text(rows, columns)]
+        if self.model.cut:
+            lines.append(f"{self.model.cut:,} {remedy}")
+        return "\n".join(lines)
 
 
 def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]]:
@@ -157,30 +164,40 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     except ImportError as error:
         raise errors.MissingPackage("lm-eval", "probe-lab harness", "harness") from error
 
-    for defaults in (False, True):  # the harness's own tasks take ten seconds to list
+    # The harness's own tasks take ten seconds to list: they are left for names that the user's folder lacks.
+    for defaults in (False, True):
         manager = TaskManager(include_path=folder, include_defaults=defaults)
         try:
-            loaded = {name: manager.load([name]) for name in names}
+            loaded = [manager.load([name]) for name in names]
             break
-        except Exception as error:  # task files hold code, which may raise anything
+        except Exception as error:
+            # Task files contain code, which may raise anything.
             if defaults:
                 fault = f"the harness cannot load it ({type(error).__name__}: {errors.first_line(error)})"
                 raise errors.ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
-    wholes = [parts["groups"].get(name) or [*parts["tasks"].values()] for name, parts in loaded.items()]
-    return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
+    tasks: list[Any] = []
+    for name, parts in zip(names, loaded, strict=True):
+        # A group is one object, which averages over its tasks; the tasks of a tag are independent.
+        if name in parts["groups"]:
+            tasks.append(parts["groups"][name])
+        else:
+            tasks += parts["tasks"].values()
+    return manager, tasks
 
 
 def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
     """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
+        # A task may be in several groups of a group.
         below = list(dict.fromkeys(list_tasks(results, task)))
-        samples: list[Row] = []
+        configs = {name: results["configs"][name] for name in below}
+        # Tasks are defined by their settings, the source of their functions, and their documents.
+        defined = [json.dumps(configs, sort_keys=True, default=write_source)]
+        n = 0
         for name in below:
-            samples += results["samples"][name]
-        # what defines the tasks: their settings, the source of their functions, and their documents
-        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=write_source)]
-        defined += [test["doc_hash"] + test["target_hash"] for test in samples]
-        n = sum(results["n-samples"][name]["effective"] for name in below)
+            n += results["n-samples"][name]["effective"]
+            for test in results["samples"][name]:
+                defined.append(test["doc_hash"] + test["target_hash"])
         shared = {
             "task": task,
             "task_version": results["versions"].get(task),

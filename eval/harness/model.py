@@ -96,15 +96,20 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **_: Any) -> tuple[Tensor, Tensor]:
-            rows = [self.tok_encode(string) or [self.prefix_token_id] for string in strings]
-            tokens = [torch.tensor(self.fitted(ids, left_truncate_len)) for ids in rows]
+            tokens = []
+            for string in strings:
+                # An empty text is the token that begins a document, as in `hf`.
+                ids = self.tok_encode(string) or [self.prefix_token_id]
+                tokens.append(torch.tensor(self.fitted(ids, left_truncate_len)))
             padded = partial(pad_sequence, batch_first=True, padding_side="left")
             return padded(tokens), padded([torch.ones_like(row) for row in tokens])
 
         def _loglikelihood_tokens(self, requests: Sequence[Any], **more: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
-            fitting = [(key, self.fitted(before, room - len(after)), after) for key, before, after in requests]
+            fitting = []
+            for key, before, after in requests:
+                fitting.append((key, self.fitted(before, room - len(after)), after))
             return super()._loglikelihood_tokens(fitting, **more)
 
         def fitted(self, ids: Ids, room: int) -> Ids:
@@ -112,7 +117,8 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             return truncate_ids(ids, room, options.truncate)
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
-            self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
+            # The harness itself puts the token that begins a document before the window: `hf` would add a second one.
+            self.add_bos_token: bool | None = False
             try:
                 return ask_once("loglikelihood_rolling")(self, requests, **more)
             finally:
@@ -127,35 +133,47 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
-            wrong = {k: v for k, v in settings.items() if k not in IDLE and v not in GREEDY.get(k, ())}
-            if wrong:
-                remedy = "answers are greedy; remove it from the task, or set do_sample: false"
-                raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
+            faults = []
+            for name, value in settings.items():
+                if name not in IDLE and value not in GREEDY.get(name, ()):
+                    remedy = "answers are greedy; remove it from the task, or set do_sample: false"
+                    faults.append(f"generation_kwargs.{name}={value}: {remedy}")
+            if faults:
+                raise ConfigError(*faults)
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             # The harness pads on the left: the last n tokens are the prompt. Distance methods need unpadded rows.
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
                 tokens = subject.generate(context[rows, -n:], answers.shape[1], partial(self.ended, stop))
                 answers[rows, : tokens.shape[1]] = tokens
-            # what ends an answer is repeated to the end of its row, so that nothing after it is read as text
+            # Whatever follows the end of an answer is replaced by that token, so that it is not read as text.
             over = torch.isin(answers, answers.new_tensor(stop_ids)).int().cummax(1).values.bool()
             return torch.cat([context, answers.masked_fill(over, self.eot_token_id)], 1)
 
         def ended(self, stops: Sequence[str], answers: Tensor, _: Tensor) -> Tensor:
             # A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer
             # is decoded only where its last tokens hold one.
-            reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
+            reach = max([len(stop.encode()) for stop in stops], default=0) + SPECIAL
 
-            def holds_stop(ids: Ids) -> bool:
+            def has_stop(ids: Ids) -> bool:
                 text = tokenizer.decode(ids, skip_special_tokens=True)
                 return any(stop in text for stop in stops)
 
-            rows = answers.tolist()
-            return torch.tensor([r[-1] in stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
+            ended = []
+            for ids in answers.tolist():
+                ended.append(ids[-1] in stop_ids or (has_stop(ids[-reach:]) and has_stop(ids)))
+            return torch.tensor(ended)
 
+    # `hf` reads the device, the family and the name of the model that it serves; all calls of it go through this class.
     served: Any = SimpleNamespace(device=subject.device, config=SimpleNamespace(model_type="llama"), name_or_path="")
-    settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": options.rows(window)}
-    return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
+    return LabModel(
+        served,
+        tokenizer=tokenizer,
+        backend="causal",
+        max_length=window,
+        prefix_token_id=prefix_id,
+        batch_size=options.rows(window),
+    )
 
 
 def truncate_ids(ids: Ids, room: int, truncate: Truncate) -> Ids:
@@ -180,12 +198,14 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     """
     from transformers import PreTrainedTokenizerFast
 
-    listed = [subject.stop_id, *(read_json(folder / f"{name}.json").get("eos_token_id") for name in FILES)]
-    stop_ids: Ids = []
-    for ids in listed:
-        for token in ids if isinstance(ids, list) else [ids]:
-            if token is not None and token not in stop_ids:
-                stop_ids.append(token)
+    # The run's own token comes first: it is the one that the harness takes for the end of a text.
+    stop_ids: Ids = [] if subject.stop_id is None else [subject.stop_id]
+    for name in FILES:
+        listed = read_json(folder / f"{name}.json").get("eos_token_id")
+        if isinstance(listed, int):
+            listed = [listed]
+        stop_ids += listed or []
+    stop_ids = list(dict.fromkeys(stop_ids))
     prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:
         raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")

@@ -48,28 +48,29 @@ class RulerOptions(ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...] | None = None
-    """Tasks, with commas between them; left out, all 13."""
+    """Tasks, with commas between them; default: all 13."""
     lengths: tuple[Length, ...] | None = None
-    """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from 4096 up to
+    """Lengths in tokens, with commas between them, prompt and answer together; default: powers of two from 4096 up to
     the training window, or a smaller window, or the first power of two with room for all tasks."""
     tests: Tests = 500
     """Tests of each task at each length."""
     haystack: PathText | None = None
-    """Essays to hide needles in, a text file (.txt, .json with `text`, .jsonl); left out, made-up text."""
+    """Essays to hide needles in, a text file (.txt, .json with `text`, .jsonl); default: made-up text."""
     squad: PathText | None = None
-    """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
+    """SQuAD 2.0's JSON file, for qa_1; default: made-up people."""
     hotpotqa: PathText | None = None
-    """HotpotQA's JSON file, for qa_2; left out, made-up people."""
+    """HotpotQA's JSON file, for qa_2; default: made-up people."""
     words: Literal["wonderwords"] | None = None
-    """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); left out, fewer words of the lab's own."""
+    """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); default: fewer words of the lab's own."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer, or what answers take in this tokenizer where that is more;
     left out, RULER's, 30 to 128 by task."""
     last: Length | None = None
-    """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
+    """Checkpoints of a run folder to average over, the newest ones; default: MODEL itself."""
 
     def rules(self) -> list[str]:
-        return [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
+        unknown = [name for name in self.tasks or () if name not in TASKS]
+        return [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in unknown]
 
     @property
     def selected_tasks(self) -> list[Task]:
@@ -92,22 +93,25 @@ class Ruler(Measure):
         self.sources = read_sources(
             essays=options.haystack, squad=options.squad, hotpotqa=options.hotpotqa, words=options.words
         )
-        self.budgets = {
-            task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
-            for task in options.selected_tasks
-        }
+        self.budgets: dict[Task, int] = {}
+        for task in options.selected_tasks:
+            least_budget = task.least_budget(self.writer, self.sources)
+            self.budgets[task] = max(options.answer_budget or task.budget, least_budget)
         self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
-        least = {}
+        longest_task = options.selected_tasks[0]
+        most = 0
         for task in Bar(options.selected_tasks, desc="drawing", leave=False):
-            turns = (self.turn(task, shortest, index) for index in range(options.tests))
-            least[task] = task.least_length(self.writer, self.sources, turns)
-        task = max(least, key=least.__getitem__)
-        if least[task] > shortest:
+            turns = [self.turn(task, shortest, index) for index in range(options.tests)]
+            least = task.least_length(self.writer, self.sources, turns)
+            if least > most:
+                longest_task, most = task, least
+        if most > shortest:
             if options.lengths:
-                raise task.too_short(shortest, least[task])
+                raise longest_task.too_short(shortest, most)
             # The least power of two with room for the task that takes most.
-            self.lengths = [1 << (least[task] - 1).bit_length()]
+            self.lengths = [1 << (most - 1).bit_length()]
+        # The longest tests may use up a source.
         for task in options.selected_tasks:
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
 
@@ -166,7 +170,7 @@ class Ruler(Measure):
                 self.subject = open_subject(self.request._replace(model=place))
             measured_rows += super().rows()
         measured = pd.DataFrame(measured_rows)
-        # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
+        # A mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
         self.standins = measured["standins"].explode().dropna().unique().tolist()
         model = self.subject.model
@@ -182,7 +186,8 @@ class Ruler(Measure):
             "threshold": LLAMA2_7B_AT_4K,
         }
         write_json(self.folder / "ruler_summary.json", {**measure, **summary})
-        yield from ({**measure, **row} for row in self.scores.to_dict("records"))
+        for row in self.scores.to_dict("records"):
+            yield {**measure, **row}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""

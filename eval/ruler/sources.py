@@ -93,8 +93,12 @@ def running_text(essays: str | None, rng: np.random.Generator) -> tuple[Text, in
     def first(n: int) -> str:
         while len(text) < n:
             form = FORMS[rng.integers(len(FORMS))]
-            words = {slot: pools[kind][rng.integers(len(pools[kind]))] for slot, kind in SLOTS.items()}
-            text.extend(form.format(**words).split(" "))
+            slots = {}
+            # Every slot takes a number from the generator, used or not: the text depends on their order.
+            for slot, word_class in SLOTS.items():
+                pool = pools[word_class]
+                slots[slot] = pool[rng.integers(len(pool))]
+            text.extend(form.format_map(slots).split(" "))
         return " ".join(text[:n])
 
     return first, None
@@ -108,7 +112,8 @@ def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int])
         ['a', 'b', 'X', 'c', 'd', 'Y']
     """
     out = list(pieces)
-    for needle, place in reversed([*zip(needles, places, strict=True)]):  # moves no piece before an earlier place
+    # From the last to the first: an insertion moves no piece before an earlier place.
+    for needle, place in reversed(list(zip(needles, places, strict=True))):
         out.insert(place, needle)
     return out
 
@@ -125,11 +130,13 @@ class Questions:
         """Take the turn's question in the order that the seed gives. Reject more tests than questions."""
         if turn.index >= len(self.entries):
             raise ConfigError(f"{self.field}: has {len(self.entries)} questions; lower --tests to that")
+        # One order for all tests of a seed, so that no question is asked two times.
         entry = self.entries[np.random.default_rng(turn.seed).permutation(len(self.entries))[turn.index]]
         gold = entry["gold"]
         near = entry["near"]
-        far = [k for k in turn.rng.permutation(len(self.documents)).tolist() if k not in {*gold, *near}]
-        order = [*gold, *(near[k] for k in turn.rng.permutation(len(near))), *far]
+        shuffled_documents = turn.rng.permutation(len(self.documents)).tolist()
+        order = [*gold, *[near[k] for k in turn.rng.permutation(len(near))]]
+        order += [k for k in shuffled_documents if k not in {*gold, *near}]
         have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
         return build_draft(
             turn,
@@ -147,9 +154,13 @@ def invent_people(turn: Turn, hops: int) -> Draft:
     rng = turn.rng
     names = Distinct(lambda: f"{draw_made_up(rng)[:4].title()} {draw_made_up(rng).title()}")
     towns = Distinct(lambda: draw_made_up(rng).title())
-    texts = Distinct(
-        lambda: describe(names.first(len(texts.words) + 2)[-2:], towns.first(len(texts.words) + 1)[-1], rng)
-    )
+
+    def describe_next() -> str:
+        # The friend of a person is the next one, whose text follows: the answer of two hops is in the second text.
+        number = len(texts.words)
+        return describe(names.first(number + 2)[-2:], towns.first(number + 1)[-1], rng)
+
+    texts = Distinct(describe_next)
     person = names.first(1)[0]
     home = towns.first(hops)[-1]
     who = person
@@ -163,8 +174,9 @@ def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: T
     order = int(turn.rng.integers(2**62))
 
     def prompt(n: int) -> str:
-        places = enumerate(shuffled(range(n), order), start=1)
-        texts = [DOCUMENT.format(number=number, text=document(place)) for number, place in places]
+        texts = []
+        for number, k in enumerate(shuffled(range(n), order), start=1):
+            texts.append(DOCUMENT.format(number=number, text=document(k)))
         return QUESTION.format(context="\n\n".join(texts), query=question)
 
     return Draft(compose=prompt, least=gold, answers=answers, **ends)
@@ -175,7 +187,8 @@ def shuffled(entries: Any, order: int) -> list[Any]:
 
     Each entry gets its random key in turn, so that more entries change no earlier key; a permutation would.
     """
-    return [entries[place] for place in np.argsort(np.random.default_rng(order).random(len(entries)))]
+    keys = np.random.default_rng(order).random(len(entries))
+    return [entries[k] for k in np.argsort(keys)]
 
 
 def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
@@ -189,12 +202,13 @@ def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
     )
 
 
-def read_questions(option: str, kind: str, entries_of: Callable[..., list[Entry]], path: str) -> Questions:
+def read_questions(option: str, kind: str, parse: Callable[..., list[Entry]], path: str) -> Questions:
     """Read a file of questions. Reject one that is missing, has another form, or has no questions."""
     documents: dict[str, int] = {}
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        entries = entries_of(content, lambda text: documents.setdefault(text, len(documents)))
+        # Equal documents get one number, as files repeat paragraphs.
+        entries = parse(content, lambda text: documents.setdefault(text, len(documents)))
         if not entries:
             raise ValueError("no question with an answer")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -202,7 +216,7 @@ def read_questions(option: str, kind: str, entries_of: Callable[..., list[Entry]
     return Questions(entries, list(documents), f"{option}={path}")
 
 
-def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> list[Entry]:
+def parse_squad(content: Mapping[str, Any], number: Callable[[str], int]) -> list[Entry]:
     """Parse SQuAD 2.0: a question's paragraph is gold, the article's others are near; unanswerable ones go."""
     entries: list[Entry] = []
     for article in content["data"]:
@@ -216,21 +230,26 @@ def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> l
     return entries
 
 
-def hotpotqa_entries(content: Sequence[Mapping[str, Any]], number: Callable[[str], int]) -> list[Entry]:
+def parse_hotpotqa(content: Sequence[Mapping[str, Any]], number: Callable[[str], int]) -> list[Entry]:
     """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries: list[Entry] = []
     for item in content:
-        documents = {title: number(f"{title}\n{''.join(sentences)}") for title, sentences in item["context"]}
-        supporting = {title for title, _ in item.get("supporting_facts", [])} & documents.keys() or documents.keys()
-        gold = tuple(place for title, place in documents.items() if title in supporting)
-        near = tuple(place for title, place in documents.items() if title not in supporting)
-        entries.append({"question": item["question"], "answers": (item["answer"],), "gold": gold, "near": near})
+        supporting = {title for title, _ in item.get("supporting_facts", [])}
+        # A question without supporting facts, as in the test split, has all of its paragraphs as gold.
+        supporting = supporting & dict(item["context"]).keys() or dict(item["context"]).keys()
+        gold = {}
+        near = {}
+        for title, sentences in item["context"]:
+            group = gold if title in supporting else near
+            group[title] = number(f"{title}\n{''.join(sentences)}")
+        parts = {"gold": tuple(gold.values()), "near": tuple(near.values())}
+        entries.append({"question": item["question"], "answers": (item["answer"],), **parts})
     return entries
 
 
 READERS: dict[str, Callable[[str], Any]] = {
     "essays": read_essays,
-    "squad": partial(read_questions, "--squad", "SQuAD", squad_entries),
-    "hotpotqa": partial(read_questions, "--hotpotqa", "HotpotQA", hotpotqa_entries),
+    "squad": partial(read_questions, "--squad", "SQuAD", parse_squad),
+    "hotpotqa": partial(read_questions, "--hotpotqa", "HotpotQA", parse_hotpotqa),
     "words": read_words,
 }

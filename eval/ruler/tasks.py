@@ -40,12 +40,13 @@ Family = Callable[[Writer, Sources, Turn], Draft]  # draws all that does not dep
 
 def all_parts(answer: str, expected: Sequence[str]) -> float:
     """Score the share of the expected strings that occur in the answer."""
-    return sum(part.lower() in answer.lower() for part in expected) / len(expected)
+    occurring = [part for part in expected if part.lower() in answer.lower()]
+    return len(occurring) / len(expected)
 
 
 def any_part(answer: str, expected: Sequence[str]) -> float:
     """Score 1 where one of the expected strings occurs in the answer."""
-    return float(any(part.lower() in answer.lower() for part in expected))
+    return float(all_parts(answer, expected) > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class Task:
         return {"expected": list(drawn.answers), "answer": answer, "score": score}
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
+        # A checksum in place of hash(), which differs in every process.
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
     def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
@@ -82,15 +84,21 @@ class Task:
 
     def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
         """Find the shortest length with room for all tests, in the form that they have at theirs."""
-        drafts = ((self.draft(writer, sources, turn), turn) for turn in turns)
-        return max(writer.count(draft.compose(draft.least)) + turn.budget for draft, turn in drafts)
+        longest = 0
+        for turn in turns:
+            draft = self.draft(writer, sources, turn)
+            longest = max(longest, writer.count(draft.compose(draft.least)) + turn.budget)
+        return longest
 
     def least_budget(self, writer: Writer, sources: Sources) -> int:
         """Count the tokens of the longest of a sample of answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
-        turns = [self.turn(0, 0, 0, index) for index in range(SAMPLE)]
-        return max(len(writer.spell(self.draft(writer, sources, turn).answers)) for turn in turns)
+        longest = 0
+        for index in range(SAMPLE):
+            draft = self.draft(writer, sources, self.turn(0, 0, 0, index))
+            longest = max(longest, len(writer.spell(draft.answers)))
+        return longest
 
     def too_short(self, length: int, least: int) -> ConfigError:
         """Return the error for a length without room; it names the least with room."""
@@ -144,15 +152,16 @@ def interval(scores: Sequence[float]) -> tuple[float, float]:
     """
     from scipy.stats import binomtest  # here, as it takes half a second
 
+    # Without rounding, thirds that add up to a whole number may be a bit above it, which the ceiling would raise.
     total = round(sum(scores), ROUNDING)
-    ends = math.floor(total), math.ceil(total)
-    low, high = (binomtest(end, len(scores)).proportion_ci(CONFIDENCE, "wilson") for end in ends)
-    return float(low.low), float(high.high)
+    lower = binomtest(math.floor(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
+    upper = binomtest(math.ceil(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
+    return float(lower.low), float(upper.high)
 
 
 def averages(scores: pd.DataFrame) -> pd.DataFrame:
     """Average the tasks of each category, and all tasks alike: a row for each, a column for each length."""
-    category = scores["task"].map({task.name: task.category for task in ALL})
+    category = scores["task"].map(lambda name: TASKS[name].category)
     means = scores.assign(over=category).pivot_table("score", "over", "length", sort=False)
     means.loc["average"] = scores.groupby("length")["score"].mean()
     return means.sort_index(axis="columns")

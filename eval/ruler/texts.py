@@ -118,8 +118,11 @@ def needles(
     drawn = Distinct(partial(KINDS[value_kind], rng))
     pairs = []
     for key in key_words.first(keys):
-        pairs += [(key, drawn.next()) for _ in range(values)]
-    planted = [NEEDLE.format(kind=value_kind, key=pairs[k][0], value=pairs[k][1]) for k in rng.permutation(len(pairs))]
+        for _ in range(values):
+            pairs.append((key, drawn.next()))
+    planted = []
+    for k in rng.permutation(len(pairs)):
+        planted.append(NEEDLE.format(kind=value_kind, key=pairs[k][0], value=pairs[k][1]))
     depths = sorted((rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist())
     if haystack != "essays":
         depths = sorted(rng.random(len(pairs)).tolist())
@@ -141,8 +144,9 @@ def needles(
     answers: list[str] = []
     for query in asked:
         answers += [value for key, value in pairs if key == query]
+    # Lines of noise repeat without end, and needles are always new.
     if haystack != "essays":
-        most = None  # lines repeat without end
+        most = None
     return Draft(
         compose=prompt,
         least=1,
@@ -169,8 +173,9 @@ def ask(context: str, asked: Sequence[str], kind: Kind, *, several: bool) -> str
 
 def draw_chain(rng: random_words.Generator, letters: int, taken: Sequence[str] = ()) -> Chain:
     """Draw distinct names, also from those taken, a value, and depths anywhere."""
-    names = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), list(taken))
-    return [names.next() for _ in range(HOPS + 1)], int(rng.integers(*VALUES)), sorted(rng.random(HOPS + 1).tolist())
+    sampler = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), list(taken))
+    names = sampler.first(len(taken) + HOPS + 1)[len(taken) :]
+    return names, int(rng.integers(*VALUES)), sorted(rng.random(HOPS + 1).tolist())
 
 
 def trace(chain: Chain, sentences: int) -> str:
@@ -180,12 +185,14 @@ def trace(chain: Chain, sentences: int) -> str:
     pieces = [f"{NOISE}\n"] * lines
     if lines <= len(names):
         pieces = (SENTENCES * (lines + 1))[:sentences]
-    # a hop ends with RULER's blank
-    hops = [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(names)]
+    statements = [f"VAR {names[0]} = {value}"]
+    for old, new in itertools.pairwise(names):
+        # A hop ends with a blank, as in RULER.
+        statements.append(f"VAR {new} = VAR {old} ")
     # Depths rise, and statement k moves k pieces on: so at least one piece is between two statements.
     free = len(pieces) - len(names) + 1
     places = [int(depth * free) + number for number, depth in enumerate(depths)]
-    context = " ".join(insert(pieces, [f"VAR {names[0]} = {value}", *hops], places))
+    context = " ".join(insert(pieces, statements, places))
     return TRACING.format(context=context, query=value, n=len(names))
 
 
@@ -230,7 +237,7 @@ ASKED = 3
 
 def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     """Draw the words and their order."""
-    # repeats of common and of other words, in the test and in the example, and the example's words
+    # Repeats of common and of other words, in the test and in the example, and the example's words.
     repeats, example_repeats, n_example = (6, 1), (3, 1), 20
     if turn.length >= LONG:
         repeats, example_repeats, n_example = (30, 3), (10, 3), 40
@@ -239,7 +246,7 @@ def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
     example_words = words.words[:n_example]
     example = list_words(example_words, COMMON, *example_repeats, orders[0])
-    example += "".join(f" {number}. {word}" for number, word in enumerate(example_words[:COMMON], start=1)) + "\n"
+    example += f" {number_words(example_words[:COMMON])}\n"
 
     def main(others: int) -> str:
         listed = words.first(ALL_EXAMPLE_WORDS + COMMON + others)[ALL_EXAMPLE_WORDS:]
@@ -259,8 +266,11 @@ def list_words(words: Sequence[str], common: int, common_repeats: int, other_rep
         '1. hen 2. ox 3. ox 4. ox'
     """
     entries = np.repeat(words, [common_repeats] * common + [other_repeats] * (len(words) - common))
-    listed = " ".join(f"{number}. {word}" for number, word in enumerate(shuffled(entries, order), start=1))
-    return COMMON_WORDS.format(context=listed)
+    return COMMON_WORDS.format(context=number_words(shuffled(entries, order)))
+
+
+def number_words(words: Sequence[str]) -> str:
+    return " ".join([f"{number}. {word}" for number, word in enumerate(words, start=1)])
 
 
 def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
@@ -268,10 +278,11 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     ranks = max(ASKED + 2, turn.length // TOKENS_PER_WORD)
     coded = Distinct(partial(draw_letters, turn.rng, string.ascii_lowercase, CODED))
     order = int(turn.rng.integers(2**62))
-    # the numbers of words at which the last asked rank is ahead of the next, up to where it always is
-    last, following = (rank**-ALPHA / zeta(ALPHA) for rank in (ASKED + 1, ASKED + 2))
+    # The numbers of words at which the last asked rank occurs more often than the next. Both counts are rounded down:
+    # they always differ where their exact values are 1 apart.
+    gap = ((ASKED + 1) ** -ALPHA - (ASKED + 2) ** -ALPHA) / zeta(ALPHA)
     clear = []
-    for n in range(int(np.ceil(1 / (last - following))) + 1):
+    for n in range(int(np.ceil(1 / gap)) + 1):
         times = counts(n, ASKED + 2)
         if times[ASKED] > times[-1]:
             clear.append(n)
@@ -296,4 +307,5 @@ def counts(n_words: int, ranks: int) -> list[int]:
         [60, 15, 6, 3, 2, 1]
     """
     shares = np.arange(1, ranks + 1) ** -ALPHA / zeta(ALPHA)
-    return [int(count) for count in np.floor(n_words * shares)]
+    counted: list[int] = np.floor(n_words * shares).astype(int).tolist()
+    return counted
