@@ -41,7 +41,7 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, command, run, subject
-from eval.engine.rows import Results, limits, short_hash, to_json
+from eval.engine.rows import Column, Results, columns_text, limits, short_hash, to_json
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import errors, schema
 from lab.core.command import start

@@ -53,31 +53,35 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
     runs: list[PlannedRun] = []
     for file in table.sweep:
         runs += plan(Path(file), {})
-    for row, words in table.rows.items():
-        for model in models(table, row, words, runs):
-            values = {**table.values, **words, **model}
+    for row, placeholders in table.rows.items():
+        for model in models(table, row, placeholders, runs):
+            values = {**table.values, **placeholders, **model}
             # The folder's name follows from the commands, so they are expanded first without it.
-            plain = [expand(command, {**values, "out": "{out}"}) for command in table.evaluate]
-            digest = short_hash("\n".join(plain))
+            texts = [expand(command, {**values, "out": "{out}"}) for command in table.evaluate]
+            digest = short_hash("\n".join(texts))
             out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
-            commands = tuple(tuple(shlex.split(command.replace("{out}", str(out)))) for command in plain)
-            yield Measured(row, {**values, "out": out}, commands)
+            commands = [tuple(shlex.split(text.replace("{out}", str(out)))) for text in texts]
+            yield Measured(row, {**values, "out": out}, tuple(commands))
 
 
 def models(table: Table, row: str, values: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
     """Find the runs that belong to a row, as values of `model`; a row that names its own model has no such value."""
     if "run" not in values:
         return [{}]
-    wanted = to_texts(values["run"]).items()
-    named = [{"model": str(run.path)} for run in runs if wanted <= to_texts(run.experiment.to_dict()).items()]
-    if not named:
+    wanted = to_texts(values["run"])
+    matching = []
+    for planned in runs:
+        if wanted <= to_texts(planned.experiment.to_dict()):
+            matching.append({"model": str(planned.path)})
+    if not matching:
         rule = f"no run of {', '.join(table.sweep)} has these settings"
         raise errors.ConfigError(f"rows.{row}.run={values['run']}: {rule}; correct the row or the sweep")
-    return named
+    return matching
 
 
-def to_texts(settings: Row) -> dict[str, str]:
-    return {key: str(value) for key, value in flatten(settings).items()}
+def to_texts(settings: Row) -> set[tuple[str, str]]:
+    """Return the settings as pairs of dotted name and text, as some values are lists, which no set takes."""
+    return {(key, str(value)) for key, value in flatten(settings).items()}
 
 
 def list_training(table: Table) -> Iterator[Sequence[str]]:
@@ -101,54 +105,60 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     failures: list[str] = []
     rows: list[Measured] = []
     with printing_to_stderr():
-        for words in list_training(table):
-            if not is_trained(words) and (failure := run_command(words)):
+        for arguments in list_training(table):
+            failure = None if is_trained(arguments) else run_command(arguments)
+            if failure is not None:
                 failures.append(failure)
                 break
         try:
             rows += measured_rows(table, folder)
         except errors.LabError:
-            if not failures:  # otherwise the row starts from a model whose training failed
+            # A row that starts from a model whose training failed has no commands.
+            if not failures:
                 raise
         if not failures:
-            failures = [failure for row in rows if (failure := run_row(row, finished, folder))]
+            for row in rows:
+                failure = run_row(row, finished, folder)
+                if failure is not None:
+                    failures.append(failure)
     if not failures:
         return rows, failures
+    # The rows whose commands have all ended, in this call or in an earlier one.
     ended = {row.get("command") for row in finished}
-    return [one for one in rows if one.commands and ended.issuperset(map(shlex.join, one.commands))], failures
+    return [row for row in rows if row.commands and ended.issuperset(map(shlex.join, row.commands))], failures
 
 
 def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
     """Run the commands of a row that are not finished, up to the first that fails, and return why it failed."""
-    for words in row.commands:
-        command = {"command": shlex.join(words)}
+    for arguments in row.commands:
+        command = {"command": shlex.join(arguments)}
         if finished.find(command):
             continue
-        if failure := run_command(words, folder / f"{row.values['out'].name}.log"):
+        if failure := run_command(arguments, folder / f"{row.values['out'].name}.log"):
             return f"{row.row}: {failure}"
         finished.append([command])
     return None
 
 
-def run_command(words: Sequence[str], log: Path | None = None) -> str | None:
+def run_command(arguments: Sequence[str], log: Path | None = None) -> str | None:
     """Run a command, add its output to a log if one is given, and return why it failed, in a line."""
-    text = format_command(words)
+    text = format_command(arguments)
     show(text if log is None else f"{text}   output: {log}")
-    job = jobs.Job(text, [sys.executable, "-m", *words], log)
+    job = jobs.Job(text, [sys.executable, "-m", *arguments], log)
     status = jobs.run_jobs([job])
     if status == EXIT_STOPPED:
         raise KeyboardInterrupt
     return f"{text}: ended with status {status}: {job.last_line}" if status else None
 
 
-def format_command(words: Sequence[str]) -> str:
-    return f"probe-lab {shlex.join(words).partition('.')[2]}"
+def format_command(arguments: Sequence[str]) -> str:
+    return f"probe-lab {shlex.join(arguments).partition('.')[2]}"
 
 
-def is_trained(words: Sequence[str]) -> bool:
-    if words[0] == "lab.sweep":
-        return all(jobs.is_finished(run.experiment) for run in plan(Path(words[1]), {}))
-    return words[0] == "lab.fit" and jobs.is_finished(planned_run(words, {}, {}).experiment)
+def is_trained(arguments: Sequence[str]) -> bool:
+    if arguments[0] == "lab.sweep":
+        return all(jobs.is_finished(run.experiment) for run in plan(Path(arguments[1]), {}))
+    return arguments[0] == "lab.fit" and jobs.is_finished(planned_run(arguments, {}, {}).experiment)
 
 
 def dry_run(table: Table, folder: Path) -> Iterator[str]:
@@ -158,7 +168,8 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
     try:
         for one in measured_rows(table, folder):
             yield from map(format_command, one.commands)
-    except errors.LabError as error:  # a row's model is not known yet: print its commands with their placeholders
+    except errors.LabError as error:
+        # The model of a row is not known yet: print its commands with their placeholders.
         yield str(error)
         for command in table.evaluate:
             yield format_command(shlex.split(command))
@@ -168,7 +179,7 @@ def work(args: Arguments) -> str | int:
     """Run what the command line asks for, and return what to print, or the exit status once it is printed."""
     options = args.options
     if args.settings:
-        raise errors.ConfigError(*(f"--{name}: unknown option; see --help" for name in args.settings))
+        raise errors.ConfigError(*[f"--{name}: unknown option; see --help" for name in args.settings])
     if not args.positional:
         return list_tables()
     name = args.positional[0]

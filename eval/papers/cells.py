@@ -32,7 +32,11 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
         names += table.published
     for row in dict.fromkeys(names):
         for name, column in table.columns.items():
-            values = [x for one in measured if one.row == row and (x := read_number(column, one)) is not None]
+            values = []
+            for one in measured:
+                number = read_number(column, one) if one.row == row else None
+                if number is not None:
+                    values.append(number)
             theirs = table.published.get(row, {}).get(name)
             if not values and theirs is None:
                 continue
@@ -54,18 +58,26 @@ def read_number(column: Column, one: Measured) -> float | None:
     newest: dict[str, Row] = {}
     for path in sorted(place.parent.glob(place.name)):
         if path.suffix == ".json":
-            rows = iter([json.loads(path.read_text("utf-8"))])
+            rows = [json.loads(path.read_text("utf-8"))]
         else:
-            rows = RunFolder(path.parent).read(path.name)
+            rows = list(RunFolder(path.parent).read(path.name))
         for row in rows:
             # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
-            named = {k: v for k, v in row.items() if not isinstance(v, float | dict | list) and k not in VARYING}
+            named = {}
+            for name, value in row.items():
+                if not isinstance(value, float | dict | list) and name not in VARYING:
+                    named[name] = value
             newest[json.dumps(named)] = row
-    chosen = (row.get(column.field) for row in newest.values() if fits(row, column.where, one.values))
-    values = [float(value) * column.times for value in chosen if isinstance(value, int | float)]
+    values = []
+    for row in newest.values():
+        value = row.get(column.field)
+        if isinstance(value, int | float) and fits(row, column.where, one.values):
+            values.append(float(value) * column.times)
     if not values:
         return None
-    return {"first": values[0], "last": values[-1], "mean": sum(values) / len(values)}[column.pick]
+    if column.pick == "mean":
+        return sum(values) / len(values)
+    return values[0 if column.pick == "first" else -1]
 
 
 def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
@@ -76,25 +88,26 @@ def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         True
     """
     for name, wanted in where.items():
-        several = wanted if isinstance(wanted, list) else [wanted]
-        patterns = [expand(str(pattern), values) for pattern in several]
-        if not any(fnmatchcase(str(row.get(name)), pattern) for pattern in patterns):
+        patterns = wanted if isinstance(wanted, list) else [wanted]
+        text = str(row.get(name))
+        if not any(fnmatchcase(text, expand(str(pattern), values)) for pattern in patterns):
             return False
     return True
 
 
 def table_text(table: Table, cells: Sequence[Row], *, mini: bool) -> str:
     """Format the cells, rows and columns as in the paper: ours, theirs in brackets, the difference."""
-    head = f"{table.title}\n{table.source}; at full size\nours [theirs] difference"
-    note = []
+    scale, heads = "at full size", "ours [theirs] difference"
     if mini:
-        scale = "in miniature; the paper's numbers are of another scale"
-        head = f"{table.title}\n{table.source}; {scale}\nours [theirs]"
-        note = [table.mini.note]
+        scale, heads = "in miniature; the paper's numbers are of another scale", "ours [theirs]"
+    lines = [table.title, f"{table.source}; {scale}", heads]
     if not cells:
-        return f"{head}\nno results"
-    text = to_text(pivot([{**cell, "cell": format_cell(cell)} for cell in cells], "row", "column", "cell"))
-    return "\n".join([head, "", text, *note])
+        return "\n".join([*lines, "no results"])
+    texts = [{**cell, "cell": format_cell(cell)} for cell in cells]
+    lines += ["", to_text(pivot(texts, "row", "column", "cell"))]
+    if mini:
+        lines.append(table.mini.note)
+    return "\n".join(lines)
 
 
 def format_cell(cell: Row) -> str:

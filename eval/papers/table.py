@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -84,7 +84,8 @@ class Table(Setup):
         for row in self.rows.values():
             texts += map(str, row.values())
         named = {*self.needs}
-        for text in texts:  # the list grows here: a value may have placeholders of its own
+        # The list grows while it is read, as a value may have placeholders of its own.
+        for text in texts:
             for name in PLACEHOLDER.findall(text):
                 if name in self.values:
                     texts.append(str(self.values[name]))
@@ -120,7 +121,8 @@ class Need(Section):
 def needs() -> dict[str, Need]:
     out: dict[str, Need] = {}
     for section in read_yaml(HOME / "needs.yaml").values():
-        out |= {name: validated(Need, values) for name, values in section.items()}
+        for name, values in section.items():
+            out[name] = validated(Need, values)
     return out
 
 
@@ -129,14 +131,16 @@ def closure(names: Iterable[str]) -> dict[str, Need]:
     out: dict[str, Need] = {}
     for name in names:
         need = look_up(needs(), name, "needs")
-        out |= {**closure(need.needs), name: need}
+        out |= closure(need.needs)
+        out[name] = need
     return out
 
 
 def names() -> list[str]:
     out = []
     for paper in PAPERS:
-        out += [f"{paper}/{path.stem}" for path in sorted((HOME / paper).glob("*.yaml"))]
+        for path in sorted((HOME / paper).glob("*.yaml")):
+            out.append(f"{paper}/{path.stem}")
     return out
 
 
@@ -147,10 +151,16 @@ def read_table(name: str, *, mini: bool = False) -> Table:
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
-    mini_settings = {item.name: getattr(table.mini, item.name) for item in fields(Setup)}
-    mini_settings["values"] = {**table.values, **table.mini.values}
-    mini_settings |= {key: mini_settings[key] or getattr(table, key) for key in ("evaluate", "columns")}
-    return replace(table, **mini_settings)
+    # Models and data are those of the miniature alone; values, commands and columns are the table's where it has none.
+    return replace(
+        table,
+        values={**table.values, **table.mini.values},
+        rows=table.mini.rows,
+        sweep=table.mini.sweep,
+        needs=table.mini.needs,
+        evaluate=table.mini.evaluate or table.evaluate,
+        columns=table.mini.columns or table.columns,
+    )
 
 
 def expand(text: str, values: Mapping[str, Any]) -> str:
@@ -161,10 +171,11 @@ def expand(text: str, values: Mapping[str, Any]) -> str:
         >>> expand("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
         'eval.probe runs/a --tests=5'
     """
-    paths = {name: str(need.path) for name, need in needs().items()} | {k: str(v) for k, v in values.items()}
+    paths: dict[str, Any] = {name: need.path for name, need in needs().items()}
+    paths |= values
     for _ in range(DEEPEST):
-        unknown = [name for name in PLACEHOLDER.findall(text) if name not in paths]
-        if unknown:
-            raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {suggest(unknown[0], [*values])}")
-        text = PLACEHOLDER.sub(lambda match: paths[match[1]], text)
+        for name in PLACEHOLDER.findall(text):
+            if name not in paths:
+                raise ConfigError(f"{{{name}}}: has no value in {text}; {suggest(name, [*values])}")
+        text = PLACEHOLDER.sub(lambda match: str(paths[match[1]]), text)
     return text

@@ -31,13 +31,19 @@ def prompt(row: dict[str, Any]) -> str:
         >>> prompt({"input": "D", "query": "Q", "query_examples": ["q"], "output_examples": ["a"]})
         'D\n\nQuestion: q \nAnswer:a\n\nQuestion: Q \nAnswer:'
     """
-    pairs = zip(row["query_examples"], row["output_examples"], strict=True)
-    examples = "".join(f"\n\nQuestion: {query} \nAnswer:{output}" for query, output in pairs)
-    return f"{row['input']}{examples}\n\nQuestion: {row['query']} \nAnswer:"
+    text = row["input"]
+    for query, output in zip(row["query_examples"], row["output_examples"], strict=True):
+        text += f"\n\nQuestion: {query} \nAnswer:{output}"
+    return f"{text}\n\nQuestion: {row['query']} \nAnswer:"
 
 
 def extract_answer(text: str) -> str:
-    return next((part for part in text.split("Question:") if len(part.replace("\n", "")) > 1), text)
+    """Return the first part of an output that is no further question of the model's own."""
+    for part in text.split("Question:"):
+        # Of an output that begins with a question, the first part is empty, or has a line break alone.
+        if len(part.replace("\n", "")) > 1:
+            return part
+    return text
 
 
 def f1(row: dict[str, Any], answers: list[str]) -> dict[str, float]:

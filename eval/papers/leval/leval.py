@@ -58,6 +58,7 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
     """
     answer = answers[0]
     chosen = re.match("[A-D]*", answer)[0]  # type: ignore[index]
+    # An answer of fewer than two letters may name options further on, as in "A. is right, and C) too".
     if len(chosen) < 2:
         rest = answer[len(chosen) :].partition("Question")[0]
         chosen += "".join(re.findall(r"[A-D](?=[\s.)])", rest))
