@@ -234,11 +234,11 @@ def parse_hotpotqa(content: Sequence[Mapping[str, Any]], number: Callable[[str],
     """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries: list[Entry] = []
     for item in content:
-        supporting = {title for title, _ in item.get("supporting_facts", [])}
+        titles = dict(item["context"]).keys()
         # A question without supporting facts, as in the test split, has all of its paragraphs as gold.
-        supporting = supporting & dict(item["context"]).keys() or dict(item["context"]).keys()
-        gold = {}
-        near = {}
+        supporting = {title for title, _ in item.get("supporting_facts", [])} & titles or titles
+        gold: dict[str, int] = {}
+        near: dict[str, int] = {}
         for title, sentences in item["context"]:
             group = gold if title in supporting else near
             group[title] = number(f"{title}\n{''.join(sentences)}")
