@@ -12,15 +12,7 @@ from scipy.stats import norm
 from eval.engine.reach_points import DEMAND, bounds, read_points
 from eval.engine.records import read_runs
 from eval.engine.regression import HELD, compare, fit, held_out, inflation, is_measured, jackknife, select_separable
-from eval.reach import (
-    CONSTANTS,
-    MOVED,
-    OPEN,
-    STILL,
-    answer,
-    main,
-    tabulate_reach,
-)
+from eval.reach import CONSTANTS, MOVED, OPEN, STILL, answer, main, tabulate_reach
 from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
 from lab.runs.arms import name_arms
