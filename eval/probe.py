@@ -103,6 +103,7 @@ class ByLength(needles.NeedleMeasure):
         return [*rows, self.probe.summarize(self.curve, subject, counts)]
 
     def write(self, rows: Sequence[Row]) -> None:
+        """Write the records and cases as training does, so that what reads a run reads this folder."""
         folder = RunFolder(self.path)
         folder.write_records("probes.jsonl", rows)
         cases: list[Row] = []

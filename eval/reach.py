@@ -221,12 +221,14 @@ def tabulate_reach(points: pd.DataFrame) -> pd.DataFrame:
     exact = is_measured(last)
     # f at the end of what was tested is an upper bound of the f that a reach takes, and no part of the means.
     f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
-    columns = {"none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
-    logs = {"reach": np.log(last["reach"].where(exact)), "f at reach": np.log(f), "least f": f, "most f": f}
-    arms = last.assign(runs=1, **columns, **logs).groupby("arm", sort=False)
-    table = arms[["runs", *columns]].sum()
-    table[["reach", "f at reach"]] = np.exp(arms[["reach", "f at reach"]].mean())
-    return table.assign(**{"least f": arms["least f"].min(), "most f": arms["most f"].max()})
+    counts = {"runs": 1, "none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
+    by_arm = last["arm"]
+    table = pd.DataFrame(counts, index=last.index).groupby(by_arm, sort=False).sum()
+    table["reach"] = np.exp(np.log(last["reach"].where(exact)).groupby(by_arm).mean())
+    table["f at reach"] = np.exp(np.log(f).groupby(by_arm).mean())
+    table["least f"] = f.groupby(by_arm).min()
+    table["most f"] = f.groupby(by_arm).max()
+    return table
 
 
 SPEC = EvaluationSpec(

@@ -154,8 +154,13 @@ class Recall(run.OnTexts):
         return f"{model.name}: {model.method}; {len(self.documents):,} documents, {source}; evidence: {evidence}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        bins = [row for row in rows if row["metric"] == "recall"]
-        without = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
+        bins = []
+        without = []
+        for row in rows:
+            if row["metric"] == "recall":
+                bins.append(row)
+            else:
+                without.append(WITHOUT.format_map(row))
         return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *without])
 
     def chart(self, rows: Sequence[Row]) -> Any:

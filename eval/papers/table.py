@@ -119,6 +119,7 @@ class Need(Section):
 
 @cache
 def needs() -> dict[str, Need]:
+    """Read needs.yaml, whose sections are for its readers alone."""
     out: dict[str, Need] = {}
     for section in read_yaml(HOME / "needs.yaml").values():
         for name, values in section.items():
@@ -137,6 +138,7 @@ def closure(names: Iterable[str]) -> dict[str, Need]:
 
 
 def names() -> list[str]:
+    """List the tables, PAPER/TABLE, in the order of the papers."""
     out = []
     for paper in PAPERS:
         for path in sorted((HOME / paper).glob("*.yaml")):

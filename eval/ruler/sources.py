@@ -169,7 +169,16 @@ def invent_people(turn: Turn, hops: int) -> Draft:
     return build_draft(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
 
 
-def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: Text, gold: int, **ends: Any) -> Draft:
+def build_draft(
+    turn: Turn,
+    question: str,
+    answers: tuple[str, ...],
+    document: Text,
+    gold: int,
+    *,
+    most: int | None = None,
+    exhausted: str = "",
+) -> Draft:
     """Draw the order of the documents, and ask; the first `gold` of them contain the answer."""
     order = int(turn.rng.integers(2**62))
 
@@ -179,7 +188,7 @@ def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: T
             texts.append(DOCUMENT.format(number=number, text=document(k)))
         return QUESTION.format(context="\n\n".join(texts), query=question)
 
-    return Draft(compose=prompt, least=gold, answers=answers, **ends)
+    return Draft(compose=prompt, least=gold, answers=answers, most=most, exhausted=exhausted)
 
 
 def shuffled(entries: Any, order: int) -> list[Any]:
