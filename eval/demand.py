@@ -31,6 +31,7 @@ from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
 from lab.core import command, errors, launch, schema
+from lab.core.arguments import parse_method, read_options
 from lab.core.chart import plot_rows
 from lab.core.rows import Row
 from lab.counts import SavedCounts
@@ -67,7 +68,7 @@ def report(request: Request) -> Result:
     place = request.model
     settings = dict(request.options)
     own = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}
-    options = command.read_options(DemandOptions, own)
+    options = read_options(DemandOptions, own)
     if (place / source.CONFIG).is_file():
         if request.options:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
@@ -113,7 +114,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
     settings |= overrides
     if options.evidence is not None:
-        named = command.parse_method(options.evidence, "--evidence")
+        named = parse_method(options.evidence, "--evidence")
         for key, value in named.items():
             settings[f"evidence.{key}"] = value
     experiment = config.load_experiment(BASE if is_text else place, settings)

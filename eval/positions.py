@@ -41,8 +41,9 @@ from eval.engine.lengths import FloatArray, natural_lengths
 from eval.engine.rows import Result, to_text
 from lab import skip
 from lab.core import chart, errors, schema
+from lab.core.arguments import parse_method, read_options
 from lab.core.arrays import IntArray
-from lab.core.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
+from lab.core.command import NOTHING_WRITTEN, settings_lines, start
 from lab.core.rows import Row
 from lab.counts import PositionCounts
 from lab.positions import DISTANCE_METHODS, Distance, dca

@@ -30,9 +30,10 @@ from tokenizers import Tokenizer
 
 from eval.engine import command, run, texts
 from eval.engine.rows import columns_text, limits
+from lab.core.arguments import parse_method
 from lab.core.arrays import IntArray
 from lab.core.chart import plot_rows, vconcat
-from lab.core.command import Bar, parse_method, start
+from lab.core.command import Bar, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.rows import CONFIDENCE, Row
 from lab.core.schema import PathText, Tests, validated

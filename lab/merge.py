@@ -33,7 +33,8 @@ from typing import Any
 
 import torch
 
-from lab.core.command import Arguments, Bar, CommandSpec, read_options, run, start
+from lab.core.arguments import read_options
+from lab.core.command import Arguments, Bar, CommandSpec, run, start
 from lab.core.errors import ConfigError
 from lab.core.schema import PathText, Positive
 from lab.data.tokenizer import load_tokenizer

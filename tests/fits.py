@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.config import Experiment, load_experiment
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from tests.forked import LIMIT_S, ROOT, python
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"

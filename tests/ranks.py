@@ -8,7 +8,7 @@ import time
 import traceback
 
 from lab.config import load_experiment
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from lab.core.errors import LabError
 from tests.fits import CONFIG, PARTS, settings_of, world_of
 from tests.forked import CONTEXT

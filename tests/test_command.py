@@ -14,6 +14,7 @@ import pytest
 from lab import cli
 from lab.config import Experiment
 from lab.core import command
+from lab.core.arguments import TEXTS
 from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
 from lab.core.files import AGAIN
@@ -169,8 +170,8 @@ def test_every_path_and_name_is_text():
     assert len(named) > 150
     for name, hint in named.items():
         is_path = "path_text" in hint and name not in ("plugins", "positions")  # a list, or numbers elsewhere
-        assert not is_path or name.rpartition(".")[2] in command.TEXTS, name
-        if name.rpartition(".")[2] in command.TEXTS:
+        assert not is_path or name.rpartition(".")[2] in TEXTS, name
+        if name.rpartition(".")[2] in TEXTS:
             assert re.search("path_text|Literal|\\bstr\\b", hint), name
 
 

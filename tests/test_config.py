@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lab.config import load_experiment
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from lab.core.errors import ConfigError
 from lab.core.yaml import parse_yaml
 from lab.longrecipe.stages import read_recipe

@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
 from lab.core import command, errors, launch, schema, yaml
+from lab.core.arguments import read_options
 from lab.core.chart import altair, save
-from lab.core.command import Arguments, read_options, settings_lines, show
+from lab.core.command import Arguments, settings_lines, show
 from lab.core.rows import Row
 from lab.positions.methods import PositionConfig
 

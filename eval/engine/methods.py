@@ -37,6 +37,7 @@ from typing import Any
 from eval.engine.rows import natural_key
 from lab import config
 from lab.core import command, errors, schema
+from lab.core.arguments import parse_method
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
@@ -82,7 +83,7 @@ def setting(word: str, train_len: int, length: int) -> Setting:
         >>> setting("string:window=8", 192, 192).parameters
         {'shift': 64, 'window': 8}
     """
-    named = command.parse_method(word, "--distance")
+    named = parse_method(word, "--distance")
     method = named.pop("method")
     target = max(train_len, length)
     assumed = min(train_len, max(1, 2 * target // 3))
@@ -119,7 +120,7 @@ def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: 
 
     Raises: ConfigError.
     """
-    named = command.parse_method(word, f"--{kind}")
+    named = parse_method(word, f"--{kind}")
     if len(named) > 1 or named["method"] not in DERIVED[kind]:
         return named
     return {**named, **setting(named["method"], train_len(), length or train_len()).parameters}

@@ -10,20 +10,20 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
+from lab.core.arguments import parse_overrides
 from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
 from lab.core.output import guard
 from lab.core.plugins import TRUSTED
-from lab.core.schema import TAGS, Section, adapter, describe_values, read_docs, settings_in, validated
-from lab.core.yaml import parse_yaml
+from lab.core.schema import TAGS, Section, adapter, default_value, describe_values, read_docs, settings_in
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -32,13 +32,10 @@ CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
 HELP = ("-h", "--help", "--help=all")
-TEXTS = {  # the last words of settings that are text, whatever it looks like
-    "chat_template", "corpus", "eos", "evaluator", "figures", "folder", "haystack", "hotpotqa", "include_path",
-    "name", "path", "repository", "score", "squad", "tagger", "text"
-}  # fmt: skip
 REFRESH_S = 0.2
-LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
-SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+LOG_REFRESH_S = 10.0  # of lines in a file or pipe
+PERCENT = "{desc}: {percentage:3.0f}%"
+PROGRESS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
 
 class Arguments(NamedTuple):
@@ -112,99 +109,6 @@ def check_path(path: str, option: str = "") -> None:
         raise ConfigError(f"{option}{abbreviate(path)}: too long for a path, or not in one line; give a shorter one")
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--a.b=value` and `--a.b value`; values are YAML, and true where there is none.
-
-    Raises: ConfigError.
-    Example:
-        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "1e3", "--fast"])
-        {'optim.lr': 0.001, 'run.name': '1e3', 'fast': True}
-    """
-    overrides: dict[str, Any] = {}
-    left = list(arguments)
-    while left:
-        word = left.pop(0)
-        key, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            raise ConfigError(f"{abbreviate(word)}: not a setting; write --section.key=value")
-        if key in overrides:
-            raise ConfigError(f"--{key}: is given twice; keep one of them")
-        is_text = key.rpartition(".")[2] in TEXTS and key != "data.corpus"
-        if not equals:
-            has_value = bool(left) and not left[0].startswith("--")
-            text = left.pop(0) if has_value else "" if is_text else "true"
-        if is_text and not text:
-            raise ConfigError(f"--{key}=: must not be empty; write --{key}=VALUE, or leave it out")
-        as_written = is_text and text != "null" and not text.startswith(('"', "'"))
-        overrides[key] = text if as_written else parse_value(text, f"--{abbreviate(key)}")
-    return overrides
-
-
-def parse_value(text: str, name: str) -> Any:
-    """Read an option's value as YAML; of a value that is text, without quotes, every character counts.
-
-    Raises: ConfigError, also for what YAML would cut off as a comment.
-    Example:
-        >>> parse_value("1e-3", "--x"), parse_value("a #b", "--x"), parse_value('"a"', "--x")
-        (0.001, 'a #b', 'a')
-    """
-    value = parse_yaml(text, name)
-    if " #" in text and not isinstance(value, str):
-        raise ConfigError(f"{name}={abbreviate(text)}: YAML takes what follows # for a comment; leave it out")
-    return text if isinstance(value, str) and not text.startswith(('"', "'")) else value
-
-
-def parse_method(word: str, option: str) -> dict[str, Any]:
-    """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in fault lines.
-
-    Raises: ConfigError.
-    Example:
-        >>> parse_method("string:shift=64,window=32", "--distance")
-        {'method': 'string', 'shift': 64, 'window': 32}
-    """
-    name, _, text = word.partition(":")
-    if not name:
-        raise ConfigError(
-            f"{option}={abbreviate(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
-        )
-    try:
-        parameters = parse_overrides([f"--{part}" for part in text.split(",") if part])
-    except ConfigError as error:
-        raise ConfigError(*(f"{option}.{fault.removeprefix('--')}" for fault in error.faults)) from error
-    return {"method": name, **parameters}
-
-
-def read_options(options_class: type[Any], settings: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
-    """Build a command's options from the settings; `faults` were found elsewhere on the command line.
-
-    `64,128`, `64` and `vt,cwe` are lists where an option is a list.
-
-    Raises: ConfigError with all faults, fields named as they are written on the command line.
-    """
-    lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
-    values = {name: as_list(value, name) if name in lists else value for name, value in settings.items()}
-    faults = [*faults, *(f"--{name}=[]: must not be empty; leave it out" for name in lists if settings.get(name) == [])]
-    try:
-        options = validated(options_class, values)
-    except ConfigError as error:
-        raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
-    if faults:
-        raise ConfigError(*faults)
-    return options
-
-
-def as_list(value: Any, name: str) -> Any:
-    """Read one word or number, or several between commas, as a list.
-
-    Example:
-        >>> as_list("64,128", "n"), as_list(64, "n"), as_list("vt, cwe", "tasks")
-        ([64, 128], [64], ['vt', 'cwe'])
-    """
-    if value is None or isinstance(value, list | dict):
-        return value
-    return parse_yaml(f"[{value}]", f"--{name}") if isinstance(value, str) else [value]
-
-
 def settings_lines(
     options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "", heading: str = "Settings"
 ) -> list[str]:
@@ -213,23 +117,32 @@ def settings_lines(
     times = Counter(name for name, *_ in listed)
     lines = [f"{heading} (default; meaning):", ""]
     inside = "."
-    for name, item, section, hint in listed:
-        heads = times[name] > 1 and item.name in TAGS
-        inside = name.removesuffix(item.name) if heads else inside
-        start = "\n  " if heads else "    " if name.startswith(inside) else "  "
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        value = "required" if default is MISSING else json.dumps(default, default=str)
-        meaning = read_docs(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
+    for name, field, section, hint in listed:
+        default = json.dumps(default_value(field), default=str)
+        if default_value(field) is MISSING:
+            default = "required"
+        meaning = read_docs(section).get(field.name, "")
+        indent = "  "
+        if times[name] > 1 and field.name in TAGS:
+            # The tag of one member of a union, which is a heading; the settings of the member follow, indented.
+            inside = name.removesuffix(field.name)
+            indent = "\n  "
+            default = default.strip('"')
+        elif name.startswith(inside):
+            indent = "    "
+        if field.name in TAGS and not meaning:
+            meaning = str(section.__doc__)
         text = " ".join(meaning.partition("\n\n")[0].split())
-        value = value.strip('"') if heads else value
         values = describe_values(adapter(hint).json_schema())
-        lines.append(f"{start}--{name}={value}\n      {text} [{values}]")
+        lines.append(f"{indent}--{name}={default}\n      {text} [{values}]")
     return lines
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
     """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
-    stream = sys.stderr if error else sys.stdout
+    stream = sys.stdout
+    if error:
+        stream = sys.stderr
     stream.write(f"{text}{end}")
     stream.flush()
 
@@ -242,7 +155,8 @@ class Lines:
         self.flush = stream.flush
 
     def write(self, text: str) -> None:
-        self.stream.write(f"{text.strip()}\n" if text.strip() else "")
+        if text.strip():
+            self.stream.write(f"{text.strip()}\n")
 
 
 class Bar(tqdm):  # type: ignore[misc]
@@ -253,14 +167,12 @@ class Bar(tqdm):  # type: ignore[misc]
 
     def __init__(self, iterable: Any = None, *, desc: str, **settings: Any) -> None:
         self.on_terminal = sys.stderr.isatty()
-        whole = {
-            "smoothing": 0,
-            "file": sys.stderr if self.on_terminal else Lines(sys.stderr),
-            "mininterval": REFRESH_S if self.on_terminal else LOG_REFRESH_S,
-            "delay": 0 if self.on_terminal or settings.get("leave", True) else LOG_REFRESH_S,  # of short steps
-            "bar_format": "{desc}: {percentage:3.0f}%" + ("|{bar:20}| " if self.on_terminal else " ") + SHOWN,
-        }
-        super().__init__(iterable, desc=desc, **{**whole, **settings})
+        style: dict[str, Any] = {"mininterval": REFRESH_S, "bar_format": f"{PERCENT}|{{bar:20}}| {PROGRESS}"}
+        if not self.on_terminal:
+            style = {"mininterval": LOG_REFRESH_S, "bar_format": f"{PERCENT} {PROGRESS}", "file": Lines(sys.stderr)}
+            if not settings.get("leave", True):
+                style["delay"] = LOG_REFRESH_S  # a step of a few seconds writes no line
+        super().__init__(iterable, desc=desc, **{"smoothing": 0, **style, **settings})
 
     def count_finished(self, n: int) -> None:
         """Count what an earlier call has finished, which tells nothing about the rate."""
@@ -271,7 +183,7 @@ class Bar(tqdm):  # type: ignore[misc]
         self.set_postfix_str(text, refresh=self.on_terminal)
 
 
-# tqdm's own lock is also one between processes: a forked child that is killed while it holds it stops its parent.
+# tqdm's default lock is shared between processes: a forked child that is killed with it stops its parent.
 Bar.set_lock(threading.RLock())
 
 

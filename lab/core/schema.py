@@ -153,17 +153,30 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         IS_CHECKING.reset(token)
 
 
+def default_value(field: Field[Any]) -> Any:
+    """Return the default of a field, or MISSING."""
+    if field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
+
+
 def non_defaults(section: Any) -> dict[str, Any]:
     """Return the fields of a section that differ from their defaults, and the tags of unions."""
-    usual = {i.name: i.default if i.default_factory is MISSING else i.default_factory() for i in fields(section)}
-    return {name: value for name in usual if (value := getattr(section, name)) != usual[name] or name in TAGS}
+    changed = {}
+    for field in fields(section):
+        value = getattr(section, field.name)
+        if value != default_value(field) or field.name in TAGS:
+            changed[field.name] = value
+    return changed
 
 
 def to_json(value: Any) -> Any:
     """Return a section as a dict, NumPy's numbers as Python's, and anything else as text."""
     if isinstance(value, Section):
         return non_defaults(value)
-    return value.item() if hasattr(value, "item") else str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
 
 
 def fault_lines(root: Any, item: Any) -> list[str]:

@@ -24,17 +24,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from lab.core.command import (
-    CONTINUES,
-    EXIT_FAILURE,
-    EXIT_STOPPED,
-    Arguments,
-    CommandSpec,
-    read_options,
-    run,
-    show,
-    start,
-)
+from lab.core.arguments import read_options
+from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError, suggest
 from lab.core.files import LOCK_NAME, is_held
 from lab.core.launch import ALLOCATED, COPIES, check_copies

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.config import load_experiment
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from lab.core.errors import DataError
 from lab.data import sidecars
 from lab.data.config import Synthetic

@@ -13,7 +13,7 @@ import torch
 import eval.impact
 import lab.merge
 from lab.config import load_experiment
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
 from lab.loading import open_model, read_weights

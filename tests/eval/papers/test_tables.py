@@ -12,7 +12,7 @@ from eval.papers.__main__ import main, measured_rows
 from eval.papers.cells import compare, table_text
 from eval.papers.table import names, needs, read_table
 from lab.config.settings import nest
-from lab.core.command import parse_overrides
+from lab.core.arguments import parse_overrides
 from lab.core.schema import validated
 from lab.positions.methods import PositionConfig
 from tests.eval.commands import runner
