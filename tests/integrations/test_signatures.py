@@ -8,7 +8,6 @@ from torch.nn.functional import cross_entropy
 import lab
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.integrations.retrieval import build_tests
 from tests.evidence import brute
 
 ROWS, T, WINDOW, VOCABULARY, N = 3, 24, 96, 400, 3
@@ -69,23 +68,3 @@ def test_f_and_g_are_those_of_the_ids_received(make, tokenizer):
     assert watch.frequency().tolist() == [3 * ROWS * max(T - i, 0) for i in range(WINDOW)]
     assert watch.demand().tolist() == [demand.get(d, 0) for d in range(WINDOW)]
     assert sum(demand.values()) > 10
-
-
-@pytest.mark.parametrize("make", [Nanochat, litgpt])
-def test_the_probe_scores_the_number_token_by_token(make, tokenizer):
-    torch.manual_seed(2)
-    model = make().train()
-    watch = lab.watch(model, tokenizer, window=WINDOW, input="idx")
-    table = watch.probe(tests=2, distances=[40, 60])
-    probe = build_tests(tokenizer, WINDOW, haystack=None, tests=2, distances=[40, 60], seed=0)
-    for distance, log_prob in zip(table["distance"], table["log_prob"], strict=True):
-        nats = 0.0
-        for test in range(2):
-            case = probe.case(distance, test)
-            for place in case.encoded.scored:
-                ids = [*case.prompt_ids, *case.encoded.answer[:place]]
-                with torch.no_grad():
-                    nats += float(model(torch.tensor([ids]))[0, -1].log_softmax(-1)[case.encoded.answer[place]])
-        assert log_prob == pytest.approx(nats / 2, abs=1e-4)
-    assert model.training
-    assert not watch.frequency().any()

@@ -129,15 +129,3 @@ def test_logits_that_are_not_found_are_one_line(prepared, caplog):
     ]
     hidden = lab.watch(Outputs(), tokenizer, window=WINDOW, logits=lambda output: output["hidden"].repeat(1, 1, 100))
     assert len(hidden.probe(tests=1)) == 14
-
-
-def test_a_summary_adds_up_the_ranks_once(prepared, monkeypatch):
-    watch = lab.watch(Model(), load_tokenizer(shard_folder(prepared)), window=WINDOW)
-    watch.model(IDS).sum().backward()
-    calls = []
-    total = watch.total
-    monkeypatch.setattr(watch, "total", lambda reduce=False: calls.append(reduce) or total(reduce))
-    summary = watch.summary(tests=1)
-    assert calls == [True]
-    assert summary["retrieval/accuracy"] == 0.0
-    assert "retrieval/reach" not in summary

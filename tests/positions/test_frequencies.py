@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from lab.positions import frequencies
+from lab.positions import FREQUENCY_METHODS, frequencies
+from lab.testing import SIZES, check_frequency_method
 from tests.positions.cases import FREQUENCIES
 
-FLOAT64_TOL = 1e-13  # powers and blends in float64, right to some tens of units of 1e-16
 FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
 FLOAT32_RAMP = 1e-7  # its error of 1 - ramp, which is large beside what is left of a pair slowed by the factor
 CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items() if name != "longrope"}  # of one head size
@@ -19,23 +19,11 @@ CASES |= {
     "llama3_narrow": ("llama3", {"factor": 32.0, "train_len": 64, "low_freq_factor": 1.0, "high_freq_factor": 1.5}),
 }
 every = pytest.mark.parametrize(("method", "parameters"), CASES.values(), ids=CASES)
-SIZES = [(4, 10000.0), (64, 10000.0), (128, 500000.0), (32, 100.0)]
 
 
 @every
-def test_pairs_turn_ever_slower_but_by_no_more_than_the_factor(method, parameters):
-    factor = parameters.get("factor", 1.0)
-    if "length" in parameters:  # the last pair of dynamic NTK is slowed by s l / L - (s - 1)
-        factor = factor * parameters["length"] / parameters["train_len"] - (factor - 1)
-    for head_dim, theta in SIZES:
-        changed = frequencies(method, head_dim=head_dim, theta=theta, **parameters)
-        inv_freq = changed.inv_freq
-        assert (inv_freq.dtype, inv_freq.shape) == (torch.float64, (head_dim // 2,))
-        assert 0 < float(inv_freq[-1]) < float(inv_freq[0]) <= 1
-        assert (inv_freq.diff() < 0).all()
-        slowed = frequencies("rope", head_dim=head_dim, theta=changed.theta).inv_freq / inv_freq
-        assert float(slowed.min()) >= 1 - FLOAT64_TOL
-        assert float(slowed.max()) <= factor * (1 + FLOAT64_TOL)
+def test_frequency_methods_pass_the_checks_for_your_own(method, parameters):
+    check_frequency_method(FREQUENCY_METHODS[method], **parameters)
 
 
 EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]

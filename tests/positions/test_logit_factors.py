@@ -22,11 +22,8 @@ CASES = [  # method, parameters, queries, factors
     # 1 + ln 4 / ln 100 = 1 + 2 ln 2 / (2 ln 10), at every position
     pytest.param("longrope", {**LONG, "factor": 4.0}, [0, 5000], [1.301029995663981] * 2, id="longrope"),
     pytest.param("longrope", {**LONG, "attention_factor": 1.19}, [0, 5000], [1.19**2] * 2, id="longrope_set"),
-    pytest.param("longrope", {**LONG, "factor": 1.0}, [0, 5000], [1.0] * 2, id="longrope_factor_1"),
     # the query at 255 sees 256 = 16^2 tokens, the one at 63 sees 64 = 16^(3/2), at 4095 16^3
     pytest.param("entropy_abf", {"train_len": 16}, [63, 255, 4095], [1.5, 2.0, 3.0], id="entropy_powers_of_16"),
-    # 2^14 tokens against 2^12, and 2^17
-    pytest.param("entropy_abf", {"train_len": 4096}, [16383, 131071], [14 / 12, 17 / 12], id="entropy_llama_2"),
     # what training covers stays as it is, the L-th token included: ln(p + 1) <= ln L
     pytest.param("entropy_abf", {"train_len": 4096}, [0, 1, 2047, 4095], [1.0] * 4, id="entropy_within_training"),
     # one more: ln 17 / ln 16 = 2.8332133440562161 / 2.7725887222397812 = 1.0218657103125849
