@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.engine import command, run, subject
+from eval.engine import command, subject, texts
 from eval.engine.rows import pivot, to_text
 from lab.core import chart, schema
 from lab.core.command import Bar, start
@@ -54,7 +54,7 @@ class EntropyOptions(command.TextOptions):
     default: powers of two up to two training windows, 8192 at most."""
 
 
-class Entropy(run.OnTexts):
+class Entropy(texts.OnTexts):
     """Attention entropy by layer and number of visible tokens."""
 
     kind = "entropy"
@@ -66,7 +66,7 @@ class Entropy(run.OnTexts):
         usual = self.subject.cap_length(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
         lengths = self.options.lengths or (*subject.doublings(2, usual), usual)
         self.visible = sorted(set(lengths))
-        self.texts = self.draw_texts(self.visible[-1])
+        self.texts = self.sample_texts(self.visible[-1])
 
     def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""

@@ -30,7 +30,7 @@ from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, mark, tally, token_texts
 from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
-from eval.engine.texts import NO_CORPUS, draw_texts
+from eval.engine.texts import NO_CORPUS, sample_texts
 from lab.core.arrays import IGNORE
 from lab.core.chart import plot_rows, save
 from lab.core.command import NOTHING_WRITTEN, Bar, start
@@ -124,7 +124,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
         if tuned.experiment is None:
             raise ConfigError(f"--text: {NO_CORPUS}")
         return held_out_windows(tuned.experiment.data, length=length, windows=options.windows, seed=options.seed)
-    rows = draw_texts(
+    rows = sample_texts(
         "\n".join(read_texts(Path(options.text), "--text")),
         f"--text={options.text}",
         tokenizer,

@@ -43,7 +43,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.engine import command, run, subject
+from eval.engine import command, subject, texts
 from eval.engine.rows import pivot, to_text
 from lab.core.chart import hconcat, plot_rows
 from lab.core.command import Bar, start
@@ -90,7 +90,7 @@ class PrecisionOptions(command.TextOptions):
     """Whether to compute with the whole model in bfloat16 as well, each shift in a forward pass of its own."""
 
 
-class Precision(run.OnTexts):
+class Precision(texts.OnTexts):
     """D and D_logit for each weights and arithmetic."""
 
     kind = "precision"
@@ -111,7 +111,7 @@ class Precision(run.OnTexts):
         if depends_on_positions(model.decoder, longest, [options.reference, *self.shifts]):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
-        self.texts = self.draw_texts(longest)
+        self.texts = self.sample_texts(longest)
 
     def rows(self) -> Iterator[Row]:
         """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""

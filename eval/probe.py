@@ -122,7 +122,7 @@ class ByLength(needles.NeedleMeasure):
             ("accuracy", "accuracy", ".3f"),
             (f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
         ]
-        lines = [columns_text(curve, columns), *map(needles.effective, summary["thresholds"])]
+        lines = [columns_text(curve, columns), *map(needles.format_effective_length, summary["thresholds"])]
         if config.sequential:
             lines.append(
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
@@ -142,7 +142,7 @@ class ByLength(needles.NeedleMeasure):
         points = [{**row, "curve": "tests passed"} for row in curve]
         for row, score in zip(curve, to_curve(self.curve).fit(), strict=True):
             points.append({"length": row["length"], "score": score, "curve": "monotone fit"})
-        return self.length_shares(points, "curve", rules=rules)
+        return self.length_shares(points, "curve", title=self.title(), rules=rules)
 
 
 class ByMethod(needles.NeedleMeasure):
@@ -234,7 +234,7 @@ class ByMethod(needles.NeedleMeasure):
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        return self.length_shares(rows, "compared_as", kind="bar", names=self.words)
+        return self.length_shares(rows, "compared_as", title=self.title(), kind="bar", names=self.words)
 
     def picture(self, rows: Sequence[Row]) -> Path:
         """Name the picture by all but what is compared in it."""

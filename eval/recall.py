@@ -28,7 +28,7 @@ import numpy as np
 from annotated_types import Ge
 from tokenizers import Tokenizer
 
-from eval.engine import command, run, texts
+from eval.engine import command, texts
 from eval.engine.rows import columns_text, limits
 from lab.core.arguments import parse_method
 from lab.core.arrays import IntArray
@@ -80,7 +80,7 @@ class RecallOptions(command.DrawnOptions):
     one in each line; default: the run's held-out documents."""
 
 
-class Recall(run.OnTexts):
+class Recall(texts.OnTexts):
     """The gain from evidence by its distance."""
 
     kind = "recall"

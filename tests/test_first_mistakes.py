@@ -82,7 +82,7 @@ COMMANDS = [("-m", "lab.cli", "fit"), ("-m", "eval.distance"), ("-m", "lab.fit",
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_file_that_hides_a_module_of_python_is_one_line_of_a_command(tmp_path, words):
     (tmp_path / "code.py").write_text("print('not the lab\\'s business')\n")
-    (tmp_path / "numbers.py").write_text("from eval.engine.run import OnTexts\n")
+    (tmp_path / "numbers.py").write_text("from eval.engine.texts import OnTexts\n")
     done = ran(*words, path=tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert done.stderr.startswith(f"{tmp_path / 'numbers.py'}: ")

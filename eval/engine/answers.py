@@ -27,11 +27,18 @@ Read = Callable[[str], set[str]]  # the first number of a text, in all ways that
 
 def summarize(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
-    tests = len(outcome.records)
-    passed = sum(record["passed"] for record in outcome.records)
-    tokens = [record["prompt_tokens"] for record in outcome.records]
-    summary = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
-    return {**summary, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
+    passed = 0
+    tokens = []
+    for record in outcome.records:
+        passed += record["passed"]
+        tokens.append(record["prompt_tokens"])
+    return {
+        **share(passed, len(tokens), CONFIDENCE),
+        "confidence": CONFIDENCE,
+        "passed": passed,
+        "prompt_tokens": {"least": min(tokens), "most": max(tokens)},
+        "seconds": outcome.seconds,
+    }
 
 
 def share(passed: int, tests: int, confidence: float) -> Row:
@@ -64,10 +71,12 @@ def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
     rng = np.random.default_rng(0)
-    numbers = [draw_number(rng, digits) for _ in range(SAMPLE_NUMBERS)]
-    for number in numbers:
+    budget = default
+    for _ in range(SAMPLE_NUMBERS):
+        number = draw_number(rng, digits)
         writer.check_spelling([number], lambda text, expected: float(expected[0] in read(text)))
-    return max(default, *(len(writer.spell([number])) for number in numbers))
+        budget = max(budget, len(writer.spell([number])))
+    return budget
 
 
 def choose_lengths(
@@ -80,12 +89,16 @@ def choose_lengths(
     """
     least = fixed + budget
     rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
-    short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
+    short = []
+    for length in asked or ():
+        if length < least:
+            short.append(f"--lengths={length}: {rule}")
     if most is not None and most < least:
         short = [f"MODEL: has {most:,} positions, too few for {what}, which takes {least} or more; use another model"]
     if short:
         raise ConfigError(*short)
     lengths = asked or [length for length in doublings(*ends) if length >= least]
+    # Without a power of two between the ends, the least one with room is taken.
     return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
 
 
@@ -112,8 +125,13 @@ class FinishedTests(ResultStore):
 
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
-        tests = {row["test"]: row for row in self.results if row.get(self.by) == value}
-        self.bar.count_finished(sum(test < self.n_tests for test in tests))
+        tests = {}
+        n_known = 0
+        for row in self.results:
+            if row.get(self.by) == value:
+                tests[row["test"]] = row
+                n_known += row["test"] < self.n_tests
+        self.bar.count_finished(n_known)
         return tests
 
     def save(self, value: int, rows: Mapping[int, Row]) -> None:

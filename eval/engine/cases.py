@@ -114,7 +114,8 @@ class Writer:
         for number, part in enumerate(parts):
             question, _, after = part.partition(ANSWER)
             asked = self.ask(question)
-            if number:  # the template begins every question with the first token, which belongs to the first alone
+            # The template begins every question with the first token, which belongs to the first question only.
+            if number:
                 asked = asked.removeprefix(self.bos or "")
             whole += asked + after
         return whole
@@ -198,7 +199,7 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
     count = cache(lambda n: writer.count(draft.compose(n)))
     units = fit(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
-    if units == draft.most and count(units) < room:
+    if units == draft.most and count(units) < room:  # the whole source would leave room empty
         raise errors.DataError(draft.exhausted.format(length=length))
     if draft.refine is not None:
         finer = draft.refine(units)
@@ -222,8 +223,12 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
     step = PROBE_UNITS
     assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
     while True:  # grow until the text no longer fits
-        high = low + step if most is None else min(low + step, most)
-        at_high = count(high) if high > low else at_low
+        high = low + step
+        if most is not None:
+            high = min(high, most)
+        at_high = at_low
+        if high > low:
+            at_high = count(high)
         if at_high > room:
             break
         if at_high == room or high == most:
@@ -232,7 +237,10 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
             raise errors.DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
         slope = (at_high - at_low) / (high - low)
         low, at_low = high, at_high
-        step = max(1, round((room - at_high) / slope)) if slope > 0 else 2 * step
+        # Some units add no token, such as letters inside a word: then the step doubles.
+        step *= 2
+        if slope > 0:
+            step = max(1, round((room - at_high) / slope))
     for number in itertools.count():  # then narrow the interval
         if high - low <= 1 or at_low == room:
             break

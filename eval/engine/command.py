@@ -15,9 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
-from lab.core import command, errors, launch, schema, yaml
+from lab.core import chart, command, errors, launch, schema, yaml
 from lab.core.arguments import read_options
-from lab.core.chart import altair, save
 from lab.core.command import Arguments, settings_lines, show
 from lab.core.rows import Row
 from lab.positions.methods import PositionConfig
@@ -85,15 +84,15 @@ class Request(NamedTuple):
     distances: tuple[str, ...] = ()
     positional: tuple[Path, ...] = ()
 
-    def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Result:
+    def save(self, name: str, text: str, rows: Sequence[Row], make_chart: Callable[[], Any] | None = None) -> Result:
         """Return the result. -o writes its rows to FOLDER/NAME.jsonl, --plot plots NAME.png there or in results/.
 
         Raises: ConfigError if a file cannot be written.
         """
         written = picture = None
-        if chart is not None and self.plots:
+        if make_chart is not None and self.plots:
             picture = (self.folder or RESULTS) / f"{name}.png"
-            save(chart(), picture)
+            chart.save(make_chart(), picture)
         if self.folder is not None:
             written = self.folder / f"{name}.jsonl"
             write_rows(written, rows)
@@ -143,7 +142,7 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     models = expand(args.positional, spec.takes)
     settings = dict(args.settings)
     if args.options.plot:
-        altair()  # a missing package is an error before time is spent
+        chart.altair()  # a missing package is an error before time is spent
     # Position methods are the model's; the settings that remain are the command's own.
     overrides: dict[str, Any] = {}
     if "--distance" not in spec.excluded:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine.answers import share
-from eval.engine.needles import STYLE, NeedleMeasure
+from eval.engine.needles import X_TITLE, NeedleMeasure
 from eval.engine.rows import limits, pivot, short_hash, to_text
 from lab.core.chart import plot_rows, vconcat
 from lab.core.errors import ConfigError
@@ -45,11 +45,12 @@ def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row
     for row in tests:
         for needle, (depth, hit) in enumerate(zip(row["depths"], row["found_each"], strict=True)):
             counts[find_cell(depth, needle, len(row["depths"]), depths), int(hit)] += 1
-    edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
     rows = []
-    for start, end, (missed, hit) in zip(edges, edges[1:], counts.tolist(), strict=False):
+    for cell, (missed, hit) in enumerate(counts.tolist()):
         n = missed + hit
-        rows.append({"from_depth": start, "to_depth": end, "n": n, "found": hit, **share(hit, n, confidence)})
+        edges = {"from_depth": round(DEPTH_RANGE * cell / depths, 6)}
+        edges["to_depth"] = round(DEPTH_RANGE * (cell + 1) / depths, 6)
+        rows.append({**edges, "n": n, "found": hit, **share(hit, n, confidence)})
     return rows
 
 
@@ -99,8 +100,10 @@ class ByDepth(NeedleMeasure):
     @property
     def path(self) -> Path:
         """The file of the rows, named by the checkpoint and the settings."""
-        settings = {name: value for name, value in self.origin.items() if name not in ("commit", "hardware")}
-        digest = short_hash(json.dumps({**settings, "lengths": self.lengths}, sort_keys=True))
+        settings = {**self.origin, "lengths": self.lengths}
+        # The same tests give the same numbers in another version or on other hardware.
+        del settings["commit"], settings["hardware"]
+        digest = short_hash(json.dumps(settings, sort_keys=True))
         return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def rows(self) -> Iterator[Row]:
@@ -120,10 +123,9 @@ class ByDepth(NeedleMeasure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the heat map in percent, and the third of the text in which failed tests miss a number."""
-        cells, thirds = split(rows)
+        cells, missed = split(rows)
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
         lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
-        missed = [{**row, "share": f"{row['score']:.2f} ({limits(row, '.2f')})"} for row in thirds if row["n"]]
         if missed:
             heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
             lines += ["", heading, to_text(pivot(missed, "length", "third", "share"))]
@@ -131,7 +133,7 @@ class ByDepth(NeedleMeasure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the heat map, and below it each third's share of the failures with its limits."""
-        cells, thirds = split(rows)
+        cells, missed = split(rows)
         grid = plot_rows(
             cells,
             "length",
@@ -140,21 +142,25 @@ class ByDepth(NeedleMeasure):
             kind="heat",
             height=22 * self.depths,
             title=self.title(),
+            x_title=X_TITLE,
             y_title="depth of the number",
+            percent=True,
             rules=self.window_between(self.lengths),
-            **STYLE,
         )
-        missed = [row for row in thirds if row["n"]]
         if not missed:
             return grid
-        bars = self.length_shares(
-            missed, "third", kind="bar", names=THIRDS, height=110, title="", y_title="share of failures"
+        return vconcat(
+            grid, self.length_shares(missed, "third", "share of failures", kind="bar", names=THIRDS, height=110)
         )
-        return vconcat(grid, bars)
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Separate the rows of cells, with their depths as text, from those of thirds."""
-    cells = [row for row in rows if row["metric"] == "found_by_depth"]
-    named = [{**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"} for row in cells]
-    return named, [row for row in rows if row["metric"] == "failures_by_third"]
+    """Separate the cells, with their depths as text, from the thirds with failures, with their shares as text."""
+    cells = []
+    missed = []
+    for row in rows:
+        if row["metric"] == "found_by_depth":
+            cells.append({**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"})
+        elif row["n"]:
+            missed.append({**row, "share": f"{row['score']:.2f} ({limits(row, '.2f')})"})
+    return cells, missed

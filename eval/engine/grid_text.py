@@ -22,15 +22,14 @@ def format_heading(value: Any) -> str:
 
 def format_cell(cell: Any) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
-    factor = 100 if cell.unit == "share" else 1
-    tail = ".0" if cell.unit == "tokens" else ""
-    score, low, high = (
-        None if pd.isna(x) else f"{factor * x:{FORMS.get(cell.unit, '.4g')}}".removesuffix(tail)
-        for x in (cell.score, cell.low, cell.high)
-    )
-    text = cell.range or str(score)
-    if score and low and (high or cell.unit == "tokens"):
-        text += f" ({low} to {high})" if high else f" ({low} or more)"
+    low = format_number(cell.low, cell.unit)
+    high = format_number(cell.high, cell.unit)
+    text = cell.range or str(format_number(cell.score, cell.unit))
+    if low and pd.notna(cell.score):
+        if high:
+            text += f" ({low} to {high})"
+        elif cell.unit == "tokens":
+            text += f" ({low} or more)"
     if cell.censored == "below" and cell.seeds == 1 and cell.high != cell.below:  # the tests show no number
         text += f" to {high}" if high else " or more"
     if cell.seeds > 1:
@@ -44,8 +43,20 @@ def format_cell(cell: Any) -> str:
     if cell.dips:  # distances nearer than reach that fail
         text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
     if cell.p_adjusted <= LEVEL:
-        return f"{text}*"
-    return f"{text}?" if cell.compared and not isinstance(cell.test, str) else text
+        text += "*"
+    elif cell.compared and not isinstance(cell.test, str):
+        text += "?"
+    return text
+
+
+def format_number(value: Any, unit: str) -> str | None:
+    """Write a score or a limit of a unit, without the .0 of tokens; None if it is not known."""
+    if pd.isna(value):
+        return None
+    if unit == "share":
+        value = 100 * value
+    text = f"{value:{FORMS.get(unit, '.4g')}}"
+    return text.removesuffix(".0") if unit == "tokens" else text
 
 
 def to_table(cells: pd.DataFrame) -> pd.DataFrame:

@@ -111,8 +111,11 @@ def report_as_options() -> Iterator[None]:
     try:
         yield
     except errors.ConfigError as error:
-        faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
-        raise errors.ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
+        faults = []
+        for fault in error.faults:
+            named = fault.replace("probe.", "--").replace("distance_", "")
+            faults.append(f"--{named.removeprefix('--')}")
+        raise errors.ConfigError(*faults) from error
 
 
 def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
@@ -154,8 +157,9 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
     """
     overrides: dict[str, Any] = {}
     for kind, word in words.items():
-        settings = {} if word is None else read_parameters(kind, word, lambda: read_train_len(model), length)
-        overrides |= {f"position.{kind}.{name}": value for name, value in settings.items()}
+        if word is not None:
+            for name, value in read_parameters(kind, word, lambda: read_train_len(model), length).items():
+                overrides[f"position.{kind}.{name}"] = value
     return overrides
 
 
@@ -187,13 +191,17 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
             models.append(path)
             continue
         on_hub = is_hub_id(path)
-        matches = revisions(word) if on_hub else glob.glob(word)
-        places = [Path(match) for match in sorted(matches, key=natural_key)]
-        taken = [place for place in places if on_hub or takes(place)]
-        if taken and (others := [place.name for place in places if place not in taken]):
-            command.show(
-                f"{word}: left out {errors.abbreviate(', '.join(others))}, which this command does not take", error=True
-            )
+        taken = []
+        others = []
+        for match in sorted(revisions(word) if on_hub else glob.glob(word), key=natural_key):
+            place = Path(match)
+            if on_hub or takes(place):
+                taken.append(place)
+            else:
+                others.append(place.name)
+        if taken and others:
+            left_out = errors.abbreviate(", ".join(others))
+            command.show(f"{word}: left out {left_out}, which this command does not take", error=True)
         models += taken or [path]
     return models
 

@@ -14,7 +14,8 @@ from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
-from lab.core import chart, errors, schema
+from lab.core import errors, schema
+from lab.core.chart import plot_rows
 from lab.core.command import Bar
 from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
@@ -25,7 +26,7 @@ from lab.probe.probe import Probe
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
 OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
-STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
+X_TITLE = "length (tokens)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +114,10 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     if options.distances is not None:  # in place of the run's own
         changes["distance_points"] = None
     settings = {item.name for item in fields(ProbeConfig)} - {"haystack"}
-    named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
-    changes |= {name: value for name, value in named.items() if name in settings}
+    for name, value in asdict(options).items():
+        setting = OF_PROBE.get(name, name)
+        if value is not None and setting in settings:
+            changes[setting] = value
     with report_as_options():
         probe = build_probe(
             effective_distance.DistanceProbe, subject, replace(config, **changes), options.haystack, window
@@ -159,20 +162,26 @@ class NeedleMeasure(run.Measure):
         """
         subject = self.subject
         window = subject.model.train_len
-        options = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
-        changes = {name: value for name, value in options.items() if value is not None}
+        changes = {}
+        for item in fields(ProbeConfig):
+            value = getattr(self.options, item.name, None)
+            if value is not None:
+                changes[item.name] = value
+        values = {"step": max(1, window // EIGHTHS), **changes}
         experiment = subject.model.experiment
-        values = (
-            {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probe_settings(changes)
-        )
+        if experiment is not None:
+            values = experiment.probe_settings(changes)
         with report_as_options():
             config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        short = [length for length in chosen if length < shortest]
-        if short:
-            raise errors.ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
+        faults = []
+        for length in chosen:
+            if length < shortest:
+                faults.append(f"--lengths={length}: {rule}; use {shortest} or more")
+        if faults:
+            raise errors.ConfigError(*faults)
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
         self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
@@ -193,7 +202,8 @@ class NeedleMeasure(run.Measure):
 
     def finished_needles(self) -> answers.FinishedTests:
         """Open the file of the finished tests, which does not depend on the numbers required to pass."""
-        tests = {name: value for name, value in self.probe.describe_tests().items() if name != "required"}
+        tests = dict(self.probe.describe_tests())
+        del tests["required"]
         return self.open_finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
@@ -202,21 +212,34 @@ class NeedleMeasure(run.Measure):
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar
 
-    def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
-        """Draw shares of tests passed with their limits over length."""
-        style = {**STYLE, "title": self.title(), "y_title": "share of tests passed", "y_limits": (0, 1), **style}
-        return chart.plot_rows(rows, "length", "score", series, low="low", high="high", **style)
+    def length_shares(
+        self, rows: Sequence[Row], series: str, y_title: str = "share of tests passed", **options: Any
+    ) -> Any:
+        """Plot shares of tests with their limits over length."""
+        return plot_rows(
+            rows,
+            "length",
+            "score",
+            series,
+            low="low",
+            high="high",
+            x_title=X_TITLE,
+            y_title=y_title,
+            y_limits=(0, 1),
+            percent=True,
+            **options,
+        )
 
     def title(self) -> str:
         return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
 
 
-def effective(values: Mapping[str, Any]) -> str:
+def format_effective_length(values: Mapping[str, Any]) -> str:
     """Write one threshold's effective length, by steps and smooth, each with its limits.
 
     Example:
         >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}
-        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
+        >>> format_effective_length({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
         'effective length 288 at threshold 0.8, within <128 or more; smooth 290.4, within <128 or more'
     """
     first = values["first_length"]

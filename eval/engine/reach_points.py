@@ -57,18 +57,24 @@ def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
         if "distance" in row:
             tokens = row["consumed_tokens"]
             shares[tokens] = max(shares.get(tokens, 0), row["found"] / row["n"])
-    probes = [record for record in run.probes if record.get("first_distance") is not None]
-    rows = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
+    rows = []
+    for probe in run.probes:
+        if probe.get("first_distance") is not None:
+            # A run may find numbers at distances nearer than any that counts as reach.
+            begun = bool(probe["reach"]) or shares.get(probe["consumed_tokens"], 0) >= BEGUN
+            rows.append(probe | {"begun": begun})
     return rows or read_evaluated(run)
 
 
 def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
-    files = list_results(run.path / "eval")
     rows: list[dict[str, Any]] = []
-    for file in files:
+    for file in list_results(run.path / "eval"):
         rows += RunFolder(file.parent).read(file.name)
-    tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
+    tests = {}
+    for row in rows:
+        if row.get("metric") == ONE and row["method"] == PLAIN:
+            tests[row["distance"]] = row
     if not tests:
         return []
     begun = max(row["score"] for row in tests.values()) >= BEGUN

@@ -26,6 +26,7 @@ from lab.runs.tables import ENDING
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
+NUMBER = ("needles", "digits", "answer_budget", "haystack")
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
 
@@ -48,23 +49,25 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     Raises: ConfigError for what is not a run folder, or for two of one name; CheckpointError for broken files.
     """
     names = [place.resolve().name for place in places]
-    rule = "must be a run folder, with a config.yaml; name run folders"
     faults = []
     for place in places:
         if not place.exists():
             faults.append(f"{place}: {no_folder(place)}")
         elif not (place / "config.yaml").is_file():
-            faults.append(f"{place}: {rule}")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    faults += [f"{name}: must be the name of one folder only; rename the others" for name in twice]
-    if faults or not places:
-        raise ConfigError(*(faults or ["RUNS: must be set; name run folders"]))
-    for place in places:
+            faults.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            faults.append(f"{name}: must be the name of one folder only; rename the others")
+    if not places:
+        faults.append("RUNS: must be set; name run folders")
+    if faults:
+        raise ConfigError(*faults)
+    runs = {}
+    for name, place in zip(names, places, strict=True):
         check_files(place, RECORDS)  # records that end early would give other numbers
-    return {
-        name: ProbedRun(place, read_settings(place), sorted(with_demand(place), key=itemgetter("consumed_tokens")))
-        for name, place in zip(names, places, strict=True)
-    }
+        probes = sorted(with_demand(place), key=itemgetter("consumed_tokens"))
+        runs[name] = ProbedRun(place, read_settings(place), probes)
+    return runs
 
 
 class Kind(NamedTuple):
@@ -74,20 +77,21 @@ class Kind(NamedTuple):
     task: str
     alike: tuple[str, ...]
     unit: str = "share"
+    length: str = "length"  # the field of the length, or of the distance
 
 
 KINDS = {  # by what find_kind returns
     "ruler": Kind("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
     "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
-    "line_retrieval": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
+    "line_retrieval": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked"), length="asked"),
     "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity"),
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
-    "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
-    "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
+    "distance": Kind("distance", "numbers found", NUMBER, length="distance"),
+    "needles_by_distance": Kind("distance", "numbers found, several in a test", (), length="distance"),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
-    "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
-    "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats"),
+    "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats", "distance"),
+    "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats", "distance"),
 }
 ENDS = {  # first and last value tested of a number that may be censored
     "reach": ("first_distance", "last_distance"),
@@ -127,9 +131,11 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
                 check_files(file.parent, RECORDS)
             try:
                 for row in with_reach(RunFolder(file.parent).read(file.name)):
-                    new = [{**describe_origin(row, file), **record} for record in read(row)]
-                    records += new
-                    if not new and find_kind(row) is None and "metric" in row:
+                    before_row = len(records)
+                    origin = describe_origin(row, file)
+                    for record in convert_row(row):
+                        records.append({**origin, **record})
+                    if len(records) == before_row and find_kind(row) is None and "metric" in row:
                         unread[row["metric"]] = None
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
@@ -145,15 +151,16 @@ def describe_origin(row: Row, file: Path) -> Row:
     """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
     place = file.parent.resolve()
     # Results are in the run folder, in its eval/, or in a folder of eval/ such as probe-*/.
-    folder = next((home for home in (place, *place.parents)[:3] if (home / "config.yaml").is_file()), None)
-    settings = {} if folder is None else read_settings_once(folder)
-    return {"row": row, "folder": file.parent, "run": str(folder or ""), "settings": settings}
+    for home in (place, *place.parents)[:3]:
+        if (home / "config.yaml").is_file():
+            return {"row": row, "folder": file.parent, "run": str(home), "settings": read_settings_once(home)}
+    return {"row": row, "folder": file.parent, "run": "", "settings": {}}
 
 
 read_settings_once = lru_cache(read_settings)
 
 
-def read(row: Row) -> Iterator[Row]:
+def convert_row(row: Row) -> Iterator[Row]:
     """Convert a row to the common form; a probe's summary gives a record for each of its numbers.
 
     `below` is the first value tested if that one failed; `censored` is as in lab.runs.arms.
@@ -170,9 +177,7 @@ def read(row: Row) -> Iterator[Row]:
             "evaluation": kind.evaluation,
             "alike": {name: row.get(name) for name in ("protocol", "seed", *kind.alike)},
             "task": kind.task.format_map(row).removesuffix(" none"),
-            "length": row.get(
-                {"lines": "asked", "distance": "distance", "recall": "distance"}.get(kind.evaluation, "length")
-            ),
+            "length": row.get(kind.length),
             "n": row["n"],
             "unit": kind.unit,
         }

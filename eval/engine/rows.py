@@ -29,6 +29,7 @@ HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
 COLUMN_GAP = 2  # characters between columns
+INDENT = "  "  # of further lines of a name
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
@@ -109,7 +110,7 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
             line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
             width = max(width, len(line[-1]))
         room -= width + COLUMN_GAP
-    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room))
+    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room - len(INDENT)))
     table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
     return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 
@@ -119,10 +120,10 @@ def wrap_names(lines: Iterable[tuple[str, Sequence[str]]], width: int = NAME) ->
     out = []
     for name, cells in lines:
         # wrap returns no line for an empty name, but its cells need one.
-        first, *others = wrap(name, width, subsequent_indent="  ", break_long_words=False) or [""]
+        first, *others = wrap(name, width, break_long_words=False) or [""]
         out.append([first, *cells])
         for other in others:
-            out.append([other, *[""] * len(cells)])
+            out.append([f"{INDENT}{other}", *[""] * len(cells)])
     return out
 
 

@@ -38,20 +38,16 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
-from eval.engine.subject import Subject, announce, check_lengths, open_subject, source
-from eval.engine.texts import draw_texts, read_text
+from eval.engine.subject import Subject, announce, check_lengths, open_subject
 from lab.core.chart import Rule, plot_rows, save
-from lab.core.command import CONTINUES, NOTHING_WRITTEN, Bar
+from lab.core.command import CONTINUES, Bar
 from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
@@ -89,9 +85,11 @@ class Measure:
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
-        one = lambda request: cls.select_measure(request)(request, open_subject(request)).run()  # noqa: E731
+        def measure(request: command.Request) -> Result:
+            return cls.select_measure(request)(request, open_subject(request)).run()
+
         text = sys.modules[cls.__module__].__doc__
-        return command.run(replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped), one, arguments)
+        return command.run(replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped), measure, arguments)
 
     @classmethod
     def select_measure(cls, request: command.Request) -> type[Measure]:
@@ -115,12 +113,17 @@ class Measure:
     def rows(self) -> Iterable[Row]:
         """Measure the cells whose rows are missing, and yield the rows of all."""
         self.results = Results(self.path, self.named_by)
-        whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
-        missing = [cell for cell in whole if self.results.find(cell.row) is None]
-        check_lengths({"lengths": max((cell.tokens for cell in missing), default=0)}, self.subject)
-        self.announce([(cell.tests, cell.tokens) for cell in missing])
-        with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
-            for cell in whole:
+        cells = []
+        missing = []
+        for cell in self.cells():
+            named = cell._replace(row={**self.subject.row, **cell.row})
+            cells.append(named)
+            if self.results.find(named.row) is None:
+                missing.append((named.tests, named.tokens))
+        check_lengths({"lengths": max((tokens for _, tokens in missing), default=0)}, self.subject)
+        self.announce(missing)
+        with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
+            for cell in cells:
                 self.bar.name(cell.name)
                 row = self.results.find(cell.row)
                 if row is None:
@@ -137,15 +140,18 @@ class Measure:
         return f"{self.title()}\n\n{columns_text(rows, self.columns)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw rows; those of earlier calls that are alike are among them."""
+        """Plot rows; those of earlier calls that are alike are among them."""
         raise NotImplementedError
 
     @property
     def folder(self) -> Path:
         """The folder of the results: FOLDER of -o, eval/ of the run folder, or results/KIND-NAME."""
         model = self.subject.model
-        usual = RESULTS / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
-        return self.request.folder or usual
+        if self.request.folder is not None:
+            return self.request.folder
+        if model.folder is not None:
+            return model.folder / "eval"
+        return RESULTS / f"{self.kind}-{model.name}"
 
     @property
     def path(self) -> Path:
@@ -158,11 +164,12 @@ class Measure:
         """Mark the training window if it lies between the lengths of a picture."""
         window = self.subject.model.train_len
         rising = sorted(lengths)
-        inside = rising[0] <= window <= rising[-1]
-        return [Rule("x", window, f"training window {window:,}")] if inside else []
+        if rising[0] <= window <= rising[-1]:
+            return [Rule("x", window, f"training window {window:,}")]
+        return []
 
-    def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
-        """Draw scores with their limits over length, a line for each model and method."""
+    def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **options: Any) -> Any:
+        """Plot scores with their limits over length, a line for each model and method."""
         return plot_rows(
             named_series(rows),
             "length",
@@ -174,7 +181,7 @@ class Measure:
             y_title=y_title,
             title=title,
             rules=self.window_between(row["length"] for row in rows),
-            **style,
+            **options,
         )
 
     def announce(self, tests: Sequence[tuple[int, int]]) -> None:
@@ -214,15 +221,24 @@ class Measure:
                 check_ids(test.prompt_ids, subject.vocab_size)
                 yield index, test
 
-        asked = subject.generate, subject.tokenizer, subject.stop_id, sample_cases()
-        for batch in answer_cases(*asked, budget=budget, rows=self.options.rows(length)):
+        batches = answer_cases(
+            subject.generate,
+            subject.tokenizer,
+            subject.stop_id,
+            sample_cases(),
+            budget=budget,
+            rows=self.options.rows(length),
+        )
+        for batch in batches:
             fresh = []
             for index, test, answer in batch:
                 prompt = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
                 fresh.append({**prompt, **judge(test, answer)})
             finished.append(fresh)
             self.bar.update(len(fresh))
-        seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
+        seconds = None
+        if todo:
+            seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3)
         rows = {row.get("test"): row for row in finished}
         return Outcome([rows[index] for index in range(cell.tests)], seconds)
 
@@ -247,63 +263,20 @@ class Measure:
             write_rows(self.path, rows)
 
     def run(self) -> Result:
-        """Measure, draw the picture if it is asked for, and return what to show.
+        """Measure, plot the picture if it is asked for, and return what to print.
 
         Raises: LabError, KeyboardInterrupt.
         """
         rows = list(self.rows())
         self.write(rows)
-        picture = self.picture(rows) if self.request.plots else None
-        if picture is not None:
-            others = Results(self.path, self.named_by) if self.alike else rows
-            alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
-            save(self.chart(alike), picture)
+        if not self.request.plots:
+            return Result(self.text(rows), rows, self.path)
+        picture = self.picture(rows)
+        plotted = rows
+        if self.alike:
+            plotted = []
+            for row in Results(self.path, self.named_by):
+                if all(row.get(field) == rows[0][field] for field in self.alike):
+                    plotted.append(row)
+        save(self.chart(plotted), picture)
         return Result(self.text(rows), rows, self.path, picture)
-
-
-class OnTexts(Measure):
-    """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
-
-    The file's name follows from the checkpoint and the settings, so that the same measurement has the same file.
-    """
-
-    stopped = NOTHING_WRITTEN
-
-    @property
-    def origin(self) -> Row:
-        return {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
-
-    @property
-    def path(self) -> Path:
-        """The file of the rows; the device changes no number and does not name it."""
-        model = self.subject.model
-        settings = asdict(self.options)
-        del settings["device"]
-        digest = short_hash(json.dumps({**settings, "method": model.method}, sort_keys=True))
-        trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
-        return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
-
-    def title(self) -> str:
-        texts = self.options.texts
-        unit = "text" if texts == 1 else "texts"
-        return f"{super().title()}; {texts} {unit}"
-
-    def draw_texts(self, n_tokens: int) -> Tensor:
-        """Draw the texts that the options ask for.
-
-        Shapes: int64 (texts, n_tokens).
-        Raises: LabError.
-        """
-        options = self.options
-        subject = self.subject
-        text, name = read_text(subject, options.text)
-        pieces = draw_texts(
-            text,
-            name,
-            subject.tokenizer,
-            n_tokens=n_tokens,
-            texts=options.texts,
-            seed=options.seed,
-            vocab_size=subject.vocab_size,
-        )
-        return torch.from_numpy(pieces).to(subject.device)

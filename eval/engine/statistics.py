@@ -41,8 +41,8 @@ FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
 
 
-def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
-    """Compare the outcomes of the same tests in the same order, by McNemar's exact test.
+def pair(first: Sequence[float], second: Sequence[float]) -> Row:
+    """Compare the outcomes of the same tests in the same order, 1 passed and 0 failed, by McNemar's exact test.
 
     Example:
         >>> pair([True, True, False, False, False, False], [False, True, True, True, True, True])["p"]
@@ -51,8 +51,8 @@ def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
     from scipy.stats import binomtest
 
     both = list(zip(first, second, strict=True))
-    b = both.count((True, False))
-    c = both.count((False, True))
+    b = both.count((1, 0))
+    c = both.count((0, 1))
     p = float(binomtest(b, b + c).pvalue) if b + c else 1.0
     counts = {"tests": len(both), "only_first": b, "only_second": c}
     return {**counts, "difference": (c - b) / len(both), "p": p, "test": MCNEMAR}
@@ -100,14 +100,17 @@ def compare(first: Any, second: Any) -> Verdict:
         return Verdict(LIMITS, p_from_limits(first, second))
     ours, theirs = outcomes(first), outcomes(second)
     if ours and theirs and set(ours) == set(theirs):
-        if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
-            return Verdict(MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"])
-        verdict = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
+        values = [*ours.values()]
+        others = [theirs[key] for key in ours]
+        if {*values, *others} <= {0.0, 1.0}:
+            return Verdict(MCNEMAR, pair(values, others)["p"])
+        verdict = paired_t(np.subtract(others, values).tolist(), PAIRED_T)
         if verdict.test is not None:
             return Verdict(verdict.test, verdict.p)
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
-    return Verdict(FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue))
+    table = [[first.passed, first.n - first.passed], [second.passed, second.n - second.passed]]
+    return Verdict(FISHER, float(fisher_exact(table).pvalue))
 
 
 def p_from_limits(first: Any, second: Any) -> float:
@@ -127,7 +130,8 @@ def p_from_limits(first: Any, second: Any) -> float:
         design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
         return partial(exact_limits, design, n, passed)
 
-    low, high = (select_limits(record) for record in sorted((first, second), key=lambda r: r.passed / r.n))
+    lower, higher = sorted((first, second), key=lambda record: record.passed / record.n)
+    low, high = select_limits(lower), select_limits(higher)
 
     def gap(log_a: float) -> float:
         return high(1 - 10**log_a / 2)[0] - low(1 - 10**log_a / 2)[1]
@@ -165,9 +169,11 @@ def tests_file(record: Any) -> Path | None:
     if record.evaluation != "probe":
         for path in sorted(folder.glob("tests-*.jsonl")):
             key = next(RunFolder(folder).read(path.name), {}).get("key", {})
+            same = all(key.get(name) == row.get(name) for name in KEY)
             # A key may have the full hash of which the row has the first digits.
-            hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
-            if hashes and all(key.get(name) == row.get(name) for name in KEY):
+            for name in ("weights", "haystack"):
+                same = same and str(key.get(name)).startswith(str(row.get(name)))
+            if same:
                 return Path(path)
     if "length" in row or "distance" in row:  # a summary has neither, and no tests of its own
         return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl"

@@ -5,7 +5,6 @@ tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
 import hashlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +37,6 @@ from lab.train.environment import describe_source
 TIMED = 512  # tokens of a pass that is timed
 SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
-ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -110,13 +108,13 @@ def open_subject(request: Request) -> Subject:
     device = device_for(request.options.device)
     options = request.options
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
-    # Options of lengths are known by their type, so that those of a new measure are checked too.
-    hints = get_type_hints(type(options), include_extras=True)
-    lengths = {name: getattr(options, name) or 0 for name, hint in hints.items() if is_length(hint)}
     subject = build_subject(model, request.model, device)
-    for name, value in lengths.items():
-        if isinstance(value, tuple):
-            lengths[name] = max(value)
+    lengths = {}
+    # Options of lengths are known by their type, so that those of a new measure are checked too.
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        value = getattr(options, name)
+        if value and is_length(hint):
+            lengths[name] = max(value) if isinstance(value, tuple) else value
     check_lengths(lengths, subject)
     return subject
 
@@ -143,35 +141,25 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each.
-
-    At a terminal, ask before tests of many windows.
-
-    Raises: KeyboardInterrupt if the answer is not yes.
-    """
-    longest = max((tokens for _, tokens in tests), default=0)
-    window = subject.model.train_len
-    asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
+    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each."""
     cfg = subject.model.decoder.cfg
-    operations = sum(n * count_operations(cfg, tokens) for n, tokens in tests)
-    n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
-    text = f"{kind}: {n:,} {unit}s, {total:,} tokens"
-    minutes = 0.0
-    if operations >= SHORT_S * SLOWEST:
-        timed = min(TIMED, longest)
-        minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-        text += f": about {minutes:,.0f} minute"
-        if round(minutes) != 1:
-            text += "s"
-        text += " at most"
-    if longest > window:
-        text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
-    if minutes * 60 > SHORT_S or asks:
+    window = subject.model.train_len
+    n_tests, n_tokens, longest, operations = 0, 0, 0, 0.0
+    for n, tokens in tests:
+        n_tests += n
+        n_tokens += n * tokens
+        longest = max(longest, tokens)
+        operations += n * count_operations(cfg, tokens)
+    if operations < SHORT_S * SLOWEST:
+        return
+    timed = min(TIMED, longest)
+    minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
+    if minutes * 60 > SHORT_S:
+        minutes_text = "1 minute" if round(minutes) == 1 else f"{minutes:,.0f} minutes"
+        text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens: about {minutes_text} at most"
+        if longest > window:
+            text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
         show(text, error=True)
-    if asks:
-        show("continue? [y/N] ", error=True, end="")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise KeyboardInterrupt
 
 
 def count_operations(cfg: DecoderConfig, tokens: int) -> float:
@@ -217,8 +205,10 @@ def name_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return resolve(place).name[:16]
-    files = [(path.name, path.stat()) for path in sorted(resolve(place).glob("*.safetensors"))]
-    listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
+    listed = ""
+    for path in sorted(resolve(place).glob("*.safetensors")):
+        stat = path.stat()
+        listed += f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n"
     return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 

@@ -1,16 +1,23 @@
 """The texts of measurements: a file's, a run's haystack or corpus, whole documents, or pieces of one length."""
 
 import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from eval.engine.subject import AnyIds, Subject
-from lab.core.command import Bar
+from eval.engine import run
+from eval.engine.rows import short_hash
+from eval.engine.subject import AnyIds, Subject, source
+from lab.core.command import NOTHING_WRITTEN, Bar
 from lab.core.errors import ConfigError, DataError
+from lab.core.rows import Row
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -74,7 +81,7 @@ def hash_documents(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def draw_texts(
+def sample_texts(
     text: str,
     name: str | None,
     tokenizer: Tokenizer,
@@ -85,7 +92,7 @@ def draw_texts(
     vocab_size: int,
     option: str = "--texts",
 ) -> np.typing.NDArray[np.int64]:
-    """Draw pieces of a text, each of which begins with the tokenizer's first token.
+    """Sample pieces of a text, each of which begins with the tokenizer's first token.
 
     Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their
     number, `name` that of the text, None for a run's corpus.
@@ -106,3 +113,50 @@ def draw_texts(
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
     rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
     return np.stack(rows)[:, :n_tokens].astype(np.int64)
+
+
+class OnTexts(run.Measure):
+    """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
+
+    The file's name follows from the checkpoint and the settings, so that the same measurement has the same file.
+    """
+
+    stopped = NOTHING_WRITTEN
+
+    @property
+    def origin(self) -> Row:
+        return {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows; the device changes no number and does not name it."""
+        model = self.subject.model
+        settings = asdict(self.options)
+        del settings["device"]
+        digest = short_hash(json.dumps({**settings, "method": model.method}, sort_keys=True))
+        trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
+        return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
+
+    def title(self) -> str:
+        texts = self.options.texts
+        return f"{super().title()}; {texts} {'text' if texts == 1 else 'texts'}"
+
+    def sample_texts(self, n_tokens: int) -> Tensor:
+        """Sample the texts that the options ask for.
+
+        Shapes: int64 (texts, n_tokens).
+        Raises: LabError.
+        """
+        options = self.options
+        subject = self.subject
+        text, name = read_text(subject, options.text)
+        pieces = sample_texts(
+            text,
+            name,
+            subject.tokenizer,
+            n_tokens=n_tokens,
+            texts=options.texts,
+            seed=options.seed,
+            vocab_size=subject.vocab_size,
+        )
+        return torch.from_numpy(pieces).to(subject.device)

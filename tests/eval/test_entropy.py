@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.texts import draw_texts
+from eval.engine.texts import sample_texts
 from eval.entropy import attention_entropy, main
 from lab.loading import open_model
 from lab.positions import distance, frequencies
@@ -82,7 +82,7 @@ def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys
     words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", "-o", text_file.parent / "out"]
     assert run(words, capsys)[0] == 0
     model = open_model(run_folder)
-    texts = draw_texts(text_file.read_text(), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
+    texts = sample_texts(text_file.read_text(), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
     each = [attention_entropy(model.decoder, torch.from_numpy(text)[None])[0] for text in texts]
     for row in rows_in(*(text_file.parent / "out").iterdir()):
         values = [float(curve[row["layer"], row["visible"] - 1]) for curve in each]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.texts import draw_texts
+from eval.engine.texts import sample_texts
 from eval.precision import (
     ARITHMETICS,
     REFERENCE,
@@ -143,7 +143,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     model = open_model(run_folder)
     corpus = load_haystack(None, model.experiment.data, model.tokenizer)
     kind = {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
-    texts = torch.from_numpy(draw_texts(corpus, None, model.tokenizer, **kind))
+    texts = torch.from_numpy(sample_texts(corpus, None, model.tokenizer, **kind))
     decoders = {"trained": model.decoder, "random": Decoder(model.decoder.cfg, seed=2)}
     rows = rows_of(file)
     assert {row["arithmetic"] for row in rows} == {"fp32", "bf16"}

@@ -3,13 +3,13 @@
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from eval.engine.texts import draw_texts
+from eval.engine.texts import sample_texts
 from lab.core.errors import DataError
 from tests.refusals import refused
 
 
 def draw(tokenizer, text, n_tokens=12, texts=5, seed=0, vocab_size=400):
-    return draw_texts(text, "--text=x", tokenizer, n_tokens=n_tokens, texts=texts, seed=seed, vocab_size=vocab_size)
+    return sample_texts(text, "--text=x", tokenizer, n_tokens=n_tokens, texts=texts, seed=seed, vocab_size=vocab_size)
 
 
 def numbers_tokenizer():
