@@ -17,7 +17,7 @@ def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=sc
     measure.kind, measure.results = "none", Results(folder / "none.jsonl", ())
     measure.subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
     measure.options = SimpleNamespace(rows=lambda length: rows)
-    measure.bar = SimpleNamespace(update=lambda tests: None, known=lambda tests: None)
+    measure.bar = SimpleNamespace(update=lambda tests: None, count_finished=lambda tests: None)
     cell = Cell({}, len(cases), 0, "", "cases")
     return measure.ask(cell, cases.__getitem__, budget=budget, length=0, judge=judge)
 

@@ -36,7 +36,7 @@ def test_a_file_of_an_earlier_command_is_read_and_written_the_same(results, tmp_
 
 def test_a_probe_loads_the_tests_of_one_length(results, tmp_path):
     counted = []
-    bar = SimpleNamespace(update=id, known=counted.append)
+    bar = SimpleNamespace(update=id, count_finished=counted.append)
     finished = FinishedTests(opened(tmp_path), bar, n_tests=2)
     finished.save(256, {3: {"found": 0}, 0: {"found": 1}})
     assert FinishedTests(opened(tmp_path), bar, 2).load(128) == {0: ROW}
