@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 
 from eval.distance import FoundByDistance, main
-from eval.engine.methods import read_distance
-from lab.core.errors import ConfigError
 from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.positions import distance as method
-from lab.positions.dca import Dca
-from lab.positions.string import String
 from lab.probe.effective_distance import map_counts_to_distance
 from tests.opened import write_run
 
@@ -70,13 +66,6 @@ def test_every_method_gets_the_same_tests_and_a_table(distance):
     assert f"written to {folder}" in said.out
 
 
-def test_methods_as_words():
-    assert read_distance("dca:train_len=128,chunk=96", 192, 192) == Dca(train_len=128, chunk=96)
-    assert read_distance("string", 192, 192) == String(shift=64, window=32)  # a third, and half of that
-    with pytest.raises(ConfigError, match="--distance.shift: must be set"):
-        read_distance("string:window=3", 192, 192)
-
-
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     budget = 128 - rows_of(distance("--distances=70", "--tests=1")[1])[0]["prompt_tokens"]
     words = ("--window=192 --distances=70,160 --tests=2", "--distance=plain --distance=string:shift=128,window=64")
@@ -127,21 +116,15 @@ def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, t
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
-    words = [
-        "hf:owner/neox@step*",
-        f"--haystack={text_file}",
-        *GRID.split(),
-        "--distance=plain,rerope:window=9",
-        "--json",
-    ]
-    assert main(words) == 0
+    words = ["hf:owner/neox@step*", f"--haystack={text_file}", *GRID.split(), "--distance=plain,rerope:window=9"]
+    assert main([*words, "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["metric"] == "found_by_distance"]
     methods = ["rope+plain"] * 3 + ["rope+rerope(window=9)"] * 3
     steps = ["neox@step2"] * 6 + ["neox@step10"] * 6
     assert [(row["model"], row["method"]) for row in rows] == [*zip(steps, 2 * methods, strict=True)]
     assert len({row["log_prob"] for row in rows}) == 12
     assert {row["digits"] for row in rows} == {6}
-    assert main([str(foreign("gpt2")), *words[1:-2], "--distance=plain,dca"]) == 2
+    assert main([str(foreign("gpt2")), *words[1:-1], "--distance=plain,dca"]) == 2
     assert capsys.readouterr().err.startswith("model=GPT2LMHeadModel: has no rotary embedding that all layers share; ")
 
 
@@ -150,17 +133,8 @@ def test_f_is_that_of_the_position_which_the_method_gives():
     f = np.array([100, 90, 80, 70, 60, 50])
     counts = SavedCounts(np.zeros(7, dtype=np.int64), f, 100)
     assert map_counts_to_distance(counts, method("plain"), 10).f.tolist() == f.tolist()
-    assert map_counts_to_distance(counts, method("string", shift=4, window=1), 10).f.tolist() == [
-        100,
-        90,
-        80,
-        70,
-        90,
-        80,
-        70,
-        60,
-        50,
-    ]
+    string = map_counts_to_distance(counts, method("string", shift=4, window=1), 10).f.tolist()
+    assert string == [100, 90, 80, 70, 90, 80, 70, 60, 50]
     leaky = map_counts_to_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
     assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70
 

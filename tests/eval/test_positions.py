@@ -8,7 +8,7 @@ import pytest
 from eval.positions import SkipOptions, cells, main, measure, sample_ids, sample_sentences, values
 from lab.positions import distance
 from lab.skip.methods import Rpes
-from tests.eval.commands import runner, words_of
+from tests.eval.commands import check_faults, runner, words_of
 
 MATRICES = {
     "plain --length=3": """
@@ -25,18 +25,12 @@ MATRICES = {
 3 2 1 2 1 0
 """,
 }
-FACTS = {  # words: method with what follows from others, length, largest, distinct, last row
-    "string --shift 3 --window 0 --length 9": (
-        "string --shift=3 --window=0 --released_scaling=false",
-        ("9 tokens", "5", "6", "5 .. 0, 2 .. 0"),
-    ),
+FACTS = {  # words: defaults that follow from others, length, largest, distinct, last row
+    "string --shift=3 --window=0": ("", 9, "5", "6", "5 .. 0, 2 .. 0"),
     # arXiv:2410.18745, A.1: [86K + 127, .., 129, 128, 42K - 1, .., 2, 1, 0]
-    "string --shift=43008 --length=131072": (
-        "string --shift=43008 --window=128 --released_scaling=false",
-        ("131072 tokens", "88191", "88192", "88191 .. 128, 43007 .. 0"),
-    ),
+    "string --shift=43008": (" --window=128", 131072, "88191", "88192", "88191 .. 128, 43007 .. 0"),
 }
-NAMES = ("length", "largest relative position", "distinct", "last row")
+NAMES = ("largest relative position", "distinct", "last row")
 
 
 run = runner(main)
@@ -61,10 +55,13 @@ def test_a_long_text_has_the_corners_of_its_matrix_printed(capsys):
     assert len(run("string --shift=14 --window=2 --length=40", capsys)[1].split("\n\n")[0].split("\n")) == 40
 
 
-@pytest.mark.parametrize(("words", "method", "rest"), [(w, *lines) for w, lines in FACTS.items()], ids=FACTS)
-def test_what_is_in_the_matrix_is_summed_up(capsys, words, method, rest):
-    expected = "".join(f"{n:<27}{v}\n" for n, v in zip(("method", *NAMES), (method, *rest), strict=True))
-    assert run(words, capsys)[1].split("\n\n")[1] == expected
+@pytest.mark.parametrize("words", FACTS)
+def test_what_is_in_the_matrix_is_summed_up(capsys, words):
+    derived, length, *values = FACTS[words]
+    facts = {"method": f"{words}{derived} --released_scaling=false", "length": f"{length} tokens"}
+    facts |= dict(zip(NAMES, values, strict=True))
+    expected = "".join(f"{name:<27}{value}\n" for name, value in facts.items())
+    assert run(f"{words} --length={length}", capsys)[1].split("\n\n")[1] == expected
 
 
 def test_a_factor_on_the_logits_is_named(capsys):
@@ -96,21 +93,15 @@ def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method):
         assert values(one, length).tolist() == sorted({*held[~np.isnan(held)].tolist()})  # nan: hidden
 
 
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        ("strng --length=9", ["METHOD=strng: unknown method; did you mean string?"]),
-        (
-            "string --shift=3 --windw=0 --length=0",
-            ["--windw=0: unknown setting; did you mean window?", "--length=0: must"],
-        ),
-        ("pose --n_tokens=9 --target_len=8", ["--target_len=8: must be "]),
-    ],
-)
-def test_all_mistakes_are_a_line_each(capsys, words, lines):
-    status, out, err = run(words, capsys)
-    assert (status, out) == (2, "")
-    assert [line[: len(start)] for line, start in zip(err.splitlines(), lines, strict=True)] == lines
+def test_all_mistakes_are_a_line_each(capsys):
+    for words, lines in {
+        "strng --length=9": ["METHOD=strng: unknown method; did you mean string?"],
+        "string --shift=3 --windw=0 --length=0": ["--windw=0: unknown setting", "--length=0: must"],
+        "pose --n_tokens=9 --target_len=8": ["--target_len=8: must be "],
+    }.items():
+        status, out, err = run(words, capsys)
+        assert (status, out) == (2, "")
+        check_faults(err.splitlines(), lines)
 
 
 # ids with gaps: by hand where they leave no choice, and drawn ones against theory
