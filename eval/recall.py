@@ -155,6 +155,7 @@ class Recall(texts.OnTexts):
         return f"{model.name}: {model.method}; {len(self.documents):,} documents, {source}; evidence: {evidence}"
 
     def text(self, rows: Sequence[Row]) -> str:
+        """Write the bins as a table, and a line for the targets without evidence."""
         bins = []
         without = []
         for row in rows:
