@@ -23,7 +23,7 @@ from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
 from lab.core.output import guard
 from lab.core.plugins import TRUSTED
-from lab.core.schema import TAGS, Section, adapter, default_value, describe_values, read_docs, settings_in
+from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_docs, settings_in
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -34,6 +34,7 @@ STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 
 HELP = ("-h", "--help", "--help=all")
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # of lines in a file or pipe
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 PERCENT = "{desc}: {percentage:3.0f}%"
 PROGRESS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
@@ -136,6 +137,28 @@ def settings_lines(
         values = describe_values(adapter(hint).json_schema())
         lines.append(f"{indent}--{name}={default}\n      {text} [{values}]")
     return lines
+
+
+def describe_values(schema: Mapping[str, Any]) -> str:
+    """Describe the values that a JSON schema admits.
+
+    Example:
+        >>> describe_values(adapter(int | None).json_schema()), describe_values(adapter(tuple[str, ...]).json_schema())
+        ('integer, or null', 'list of: string')
+    """
+    if "anyOf" in schema:
+        return ", or ".join(map(describe_values, schema["anyOf"]))
+    if "items" in schema:
+        return f"list of: {describe_values(schema['items'])}"
+    if "const" in schema:
+        return json.dumps(schema["const"]).strip('"')
+    if "enum" in schema:
+        return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
+    rules = []
+    for key, sign in SIGNS.items():
+        if schema.get(key, MOST) < MOST:
+            rules.append(f"{sign} {schema[key]:,}".removesuffix(".0"))
+    return f"{schema.get('type', 'any')} {' and '.join(rules)}".rstrip()
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:

@@ -1,8 +1,8 @@
-"""Files and folders that are whole or absent: written under a temporary name, synced, renamed; full disks; and locks.
+"""Files and folders that are complete or absent: written under a temporary name, synced, renamed; disks; and locks.
 
-One process at a time writes to a folder. It holds a lock by flock(2) on a file in it, which ends with its process,
-however that ends. A second file beside it names the holder, for the message to others. Processes that the holder starts
-do not inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
+One process at a time writes to a folder. It holds a lock by flock(2) on a file in it, which the kernel frees when the
+process ends. A sidecar file names the holder, for the message to others. Processes that the holder starts do not
+inherit the lock. A file system without flock is rejected, because a file alone would outlast a killed process.
 """
 
 import errno
@@ -13,7 +13,7 @@ import platform
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
         yield
     except OSError as error:
         named = path or Path(error.filename or ".")
-        if path is None and error.errno in BARRED:  # with a path, the caller knows another place to write to
+        # A caller that names a path reports missing permissions itself, with another folder as the fix.
+        if path is None and error.errno in BARRED:
             remedy = f"see its permissions, and `ulimit -n`, and {AGAIN}"
             raise DiskError(f"{named}: cannot be used ({error.strerror}); {remedy}") from error
         if error.errno not in DISK:
@@ -83,7 +84,9 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
-    wants = "more" if needed is None else f"{needed:,} bytes"
+    wants = "more"
+    if needed is not None:
+        wants = f"{needed:,} bytes"
     remedy = f"make room on this disk, or check it, and {AGAIN}"
     return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {remedy}"
 
@@ -98,11 +101,14 @@ def name_temporary(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a link or a folder, if it is there; a kill leaves no half of a folder under its name."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path if path.match(LEFTOVER) else path.rename(name_temporary(path)))
-    else:
+    """Delete a file, a link or a folder, if it exists."""
+    if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
+        return
+    # A kill during the deletion leaves a part of the folder, which must not have the folder's name.
+    if not path.match(LEFTOVER):
+        path = path.rename(name_temporary(path))
+    shutil.rmtree(path)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -130,7 +136,8 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> FileEntry:
         try:
             entry = write_hashed(temporary, parts, path)
             temporary.replace(path)
-            sync(path.parent)  # a loss of power can undo a rename until the folder is synced
+            # A loss of power can undo the rename until the folder, which has the file's name, is synced.
+            sync(path.parent)
             return entry
         finally:
             temporary.unlink(missing_ok=True)
@@ -170,8 +177,10 @@ def read_entries(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
         files = FILES.validate_python(manifest.get("files"), strict=True)
     except ValidationError:
         return None
-    inside = all(name == Path(name).as_posix() and not Path(name).is_absolute() and ".." not in name for name in files)
-    return files if inside else None
+    for name in files:
+        if name != Path(name).as_posix() or Path(name).is_absolute() or ".." in name:
+            return None
+    return files
 
 
 def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
@@ -179,9 +188,10 @@ def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
 
 
 def check_sizes(folder: Path, files: Mapping[str, FileEntry], remedy: str, *, hashes: bool = False) -> None:
-    """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256."""
-    if fault := next(faults_in(folder, files, unread=() if hashes else ALL), None):
-        raise DataError(f"{fault}; {remedy}")
+    """Reject a folder in which a file of its manifest is missing, or has another size or, with `hashes`, SHA-256."""
+    for name, entry in files.items():
+        if fault := file_fault(folder / name, entry, hashes=hashes):
+            raise DataError(f"{folder / name}: {fault}; {remedy}")
 
 
 def faults_in(
@@ -198,16 +208,22 @@ def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: 
 
     Of a file that `grows` only the first bytes are compared, as many as the manifest records.
     """
-    size = path.stat().st_size if path.is_file() else None
-    if size is None:
+    if not path.is_file():
         return "is missing"
+    size = path.stat().st_size
+    first = None
+    if grows:
+        first = expected["bytes"]
     if size != expected["bytes"] and not (grows and size > expected["bytes"]):
         return f"has {size:,} bytes, its manifest records {expected['bytes']:,}"
+    if not hashes:
+        return None
     try:
-        if hashes and (digest := sha256(path, expected["bytes"] if grows else None)) != expected["sha256"]:
-            return f"has SHA-256 {digest[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+        digest = sha256(path, first)
     except OSError as error:
         return f"cannot be read ({error.strerror})"
+    if digest != expected["sha256"]:
+        return f"has SHA-256 {digest[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
     return None
 
 
@@ -217,7 +233,8 @@ def sha256(path: Path, first: int | None = None) -> str:
         if first is None:
             return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256()
-        while first and (part := file.read(min(first, PART_BYTES))):  # records grow to any size
+        # In parts, because records of a long run can be larger than the memory.
+        while first and (part := file.read(min(first, PART_BYTES))):
             digest.update(part)
             first -= len(part)
         return digest.hexdigest()
@@ -274,9 +291,13 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """
     with writing(str(path), "folder"), on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, fallback_to_soft=False)
+        timeout = GRACE_S
+        if wait:
+            timeout = -1
+        # filelock's soft lock is a file that a killed process leaves behind, so that nobody could ever take it.
+        lock = FileLock(path, timeout=timeout, fallback_to_soft=False)
         try:
-            lock.acquire(timeout=-1 if wait else GRACE_S, poll_interval=POLL_S)
+            lock.acquire(poll_interval=POLL_S)
         except Timeout:
             raise InUse(in_use(path)) from None
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -285,7 +306,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        for file in (holder_file(path), path):  # while it is still held
+        # Before the release: afterwards, the files may be those of the next holder.
+        for file in (holder_file(path), path):
             with suppress(OSError):
                 file.unlink()
         lock.release()
@@ -293,8 +315,10 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """Return whether any process holds the lock of a file."""
+    if not path.exists():
+        return False
     try:
-        with locked(path) if path.exists() else nullcontext():
+        with locked(path):
             return False
     except InUse:
         return True
@@ -303,7 +327,8 @@ def is_held(path: Path) -> bool:
 def in_use(path: Path) -> str:
     """Describe who holds the lock of a folder, and what to do."""
     holder: dict[str, Any] = {}
-    with suppress(OSError, ValueError):  # not written yet, or by a process that was killed while writing it
+    # The file may not exist yet, or be cut off because its process was killed.
+    with suppress(OSError, ValueError):
         holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
     if not holder:  # some file systems also refuse a lock by the error of one that is held
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"

@@ -52,7 +52,6 @@ WORDS = {  # of pydantic's messages, in ours
     "a valid array": "a list",
     "an object": "a section",
 }
-SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def path_text(text: str) -> str:
@@ -146,6 +145,7 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         return adapter(root).validator.validate_json(text, self_instance=instance)
     except ValidationError as error:
         items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in MISSPELT)
+        # A misspelt name is also reported as a missing setting, which the correction of the name sets.
         if items[0]["type"] in MISSPELT:
             items = [item for item in items if item["type"] not in ABSENT]
         raise ConfigError(*dict.fromkeys(line for item in items for line in fault_lines(root, item))) from None
@@ -182,36 +182,44 @@ def to_json(value: Any) -> Any:
 def fault_lines(root: Any, item: Any) -> list[str]:
     """Convert one of pydantic's errors to lines for the user."""
     section, keys, hint = locate_error(root, item["loc"])
-    dotted, kind, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
-    given_text = isinstance(item["input"], str) and kind.endswith("_type")  # "5" is no whole number
-    value = f'"{abbreviate(item["input"])}"' if given_text else abbreviate(item["input"])
-    if kind == "value_error":  # a rule of a section, whose lines begin with the field
-        return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
-    if kind in UNKNOWN:
+    dotted, error, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
+    if error == "value_error":
+        # A rule of a section, whose lines begin with the field.
+        lines = getattr(context["error"], "faults", [str(context["error"])])
+        return [f"{dotted}.{line}".lstrip(".") for line in lines]
+    if error in UNKNOWN:
         settings = flatten({dotted: item["input"]})
-        name, value = next(iter(settings.items()))
-        named = f"{name}={abbreviate(value)}" if len(settings) == 1 else dotted
-        return [f"{named}: unknown setting; {suggestion(root, section, keys)}"]
-    if kind.startswith("union_tag"):
+        if len(settings) == 1:
+            [(name, value)] = settings.items()
+            dotted = f"{name}={abbreviate(value)}"
+        return [f"{dotted}: unknown setting; {suggest_setting(root, section, keys)}"]
+    if error.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
-        members = list_members(hint)
-        remedy = suggest(tag, members, "" if members else "name the file that defines it in plugins")
+        remedy = "name the file that defines it in plugins"
+        if members := list_members(hint):
+            remedy = suggest(tag, members)
         return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {remedy}"]
-    meaning = " ".join(read_docs(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
-    if kind in ABSENT:
+    meaning = ""
+    if keys:
+        meaning = " ".join(read_docs(section).get(str(keys[-1]), "").split()).rstrip(".")
+    if error in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
     if short := re.fullmatch(r"(\d+)([kmgb])", str(item["input"]), re.IGNORECASE):
         meaning = f"write {int(short[1]) * UNITS[short[2].lower()]:_}"
+    value = abbreviate(item["input"])
+    if isinstance(item["input"], str) and error.endswith("_type"):
+        # Quotes show that "5" is text, and not a whole number.
+        value = f'"{value}"'
     return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
 
 
 def locate_error(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there."""
-    # pydantic's place of an error has the keys of the YAML and, within a union, the tag of its member. A tag is no key:
-    # it picks the member whose fields come next. Numbers are places in lists.
+    # pydantic's location of an error contains the keys of the YAML and, within a union, the tag of its member. A tag is
+    # no key: it selects the member whose fields come next. Numbers are indices of lists.
     section, hint, keys = root, root, []
     for key in location:
         members = list_members(hint)
@@ -227,10 +235,14 @@ def locate_error(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], An
 def list_members(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
-        return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
-    parts = get_args(hint)
-    tables = [part.table for part in parts if isinstance(part, OneOf)]
-    return dict(tables[0]) if tables else {tag: one for part in parts for tag, one in list_members(part).items()}
+        tags = [getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)]
+        return {next(iter(tags), None): hint}
+    members = {}
+    for part in get_args(hint):
+        if isinstance(part, OneOf):
+            return dict(part.table)
+        members |= list_members(part)
+    return members
 
 
 def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
@@ -244,42 +256,27 @@ def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], 
             yield prefix + item.name, item, root, hints[item.name]
 
 
-def describe_values(schema: Mapping[str, Any]) -> str:
-    """Describe the values that a JSON schema admits.
-
-    Example:
-        >>> describe_values(adapter(int | None).json_schema()), describe_values(adapter(tuple[str, ...]).json_schema())
-        ('integer, or null', 'list of: string')
-    """
-    if "anyOf" in schema:
-        return ", or ".join(map(describe_values, schema["anyOf"]))
-    if "items" in schema:
-        return f"list of: {describe_values(schema['items'])}"
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
-    rules = [
-        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
-    ]
-    words = " or ".join(json.dumps(choice).strip('"') for choice in choices) or schema.get("type", "any")
-    return f"{words} {' and '.join(rules)}".rstrip()
-
-
-def suggestion(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
+def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
     above = ".".join(map(str, keys[:-1]))
     siblings = [item.name for item in fields(section)]
     others = {item.name: dotted for dotted, item, *_ in reversed([*settings_in(root)])}
     for names in ({name: f"{above}.{name}".lstrip(".") for name in siblings}, others):
         for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
-            if names[name] != ".".join(map(str, keys)):  # else a setting of another member of the union
+            # The same name is a setting of another member of the union.
+            if names[name] != ".".join(map(str, keys)):
                 return f"did you mean {names[name]}?"
     return f"{above or 'a config'} has {', '.join(siblings)}"
 
 
 @cache
 def read_docs(section: Any) -> dict[str, str]:
-    """Read the docstring below each field of a config class; pydantic would, too, but takes 0.4 s at every start."""
+    """Read the docstring below each field of a config class."""
+    # pydantic can read them too (use_attribute_docstrings), which takes 0.4 s at every start.
     docs = {}
-    for base in (base for base in reversed(section.__mro__) if issubclass(base, Section)):
+    for base in reversed(section.__mro__):
+        if not issubclass(base, Section):
+            continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
         for field, after in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
