@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lab.core.errors import ConfigError, InUse
-from lab.core.files import holder_file, is_held, locked
+from lab.core.locks import holder_file, is_held, locked
 from tests.refusals import refused
 
 FORK = multiprocessing.get_context("fork")
@@ -94,7 +94,7 @@ def add(path, counter, times):
 
 
 def test_never_two_at_once(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.core.files.POLL_S", 0.005)
+    monkeypatch.setattr("lab.core.locks.POLL_S", 0.005)
     counter = tmp_path / "counter"
     counter.write_text("0")
     with FORK.Pool(4) as pool:

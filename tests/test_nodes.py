@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from lab.core.files import locked
+from lab.core.locks import locked
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import ROOT
 from tests.launching import patched, running, workers

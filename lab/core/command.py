@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
 from itertools import islice, takewhile

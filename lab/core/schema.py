@@ -237,7 +237,7 @@ def list_members(hint: Any) -> dict[Any, Any]:
     if isinstance(hint, type) and issubclass(hint, Section):
         tags = [getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)]
         return {next(iter(tags), None): hint}
-    members = {}
+    members: dict[Any, Any] = {}
     for part in get_args(hint):
         if isinstance(part, OneOf):
             return dict(part.table)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.core import files
+from lab.core import files, locks
 from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError, DiskError
 from lab.core.launch import cores, in_processes
@@ -174,7 +174,7 @@ def prepare(
     with files.writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with files.locked(folder / files.LOCK_NAME, wait=True):
+        with locks.locked(folder / locks.LOCK_NAME, wait=True):
             run, jobs = begin(config, folder)
         if check is not None:
             check(folder)
@@ -198,7 +198,7 @@ def prepare(
         counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
         remedy = "name its field `text`, check its path, or lower data.held_out_frac"
         raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {remedy}")
-    with files.locked(folder / files.LOCK_NAME, wait=True):
+    with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)
     index_documents(folder, config.window)
     return prepared
@@ -262,7 +262,7 @@ def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:
     Raises: DiskError.
     """
     path = folder / task_name(task[0])
-    with files.locked(folder / f".{path.name}.lock", wait=True), files.on_disk(path):
+    with locks.locked(folder / f".{path.name}.lock", wait=True), files.on_disk(path):
         try:
             if not path.exists():
                 run(task[1])

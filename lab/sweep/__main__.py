@@ -27,8 +27,8 @@ from pathlib import Path
 from lab.core.arguments import read_options
 from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError, suggest
-from lab.core.files import LOCK_NAME, is_held
 from lab.core.launch import ALLOCATED, COPIES, check_copies
+from lab.core.locks import LOCK_NAME, is_held
 from lab.core.schema import NonNegative, Positive, Section
 from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun, plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import Experiment
-from lab.core import files
+from lab.core import files, locks
 from lab.core.errors import LONGEST_SHOWN, ConfigError, abbreviate
 from lab.core.launch import Launch
 from lab.core.plugins import LOADED
@@ -108,7 +108,7 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
     if launch.world_size == 1:
         return
     path = experiment.run.path
-    own = files.name_temporary(path / files.LOCK_NAME)
+    own = files.name_temporary(path / locks.LOCK_NAME)
     try:
         if launch.is_first:
             own.touch()
@@ -116,7 +116,7 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
         # A file system between nodes may show a new name late: a rank that does not see it at once looks again.
         until = time.monotonic() + SHARED_S
         while not os.path.exists(path / name) and time.monotonic() < until:
-            time.sleep(files.POLL_S)
+            time.sleep(locks.POLL_S)
         is_shared = os.path.exists(path / name) and os.access(path, os.W_OK)
         hosts = gather("shared", "" if is_shared else platform.node(), launch)
     finally:

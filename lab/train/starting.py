@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import Experiment
-from lab.core import files
+from lab.core import files, locks
 from lab.core.command import show
 from lab.core.errors import CheckpointError, ConfigError, DiskError
 from lab.core.launch import Launch
@@ -58,7 +58,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     with files.writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
     try:
-        with files.locked(path / files.LOCK_NAME):
+        with locks.locked(path / locks.LOCK_NAME):
             # What another process left half written; under the lock, no other one is writing.
             files.remove_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
@@ -126,7 +126,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
         contents[start.folder.token_types.name] = source.read_bytes()
-    if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
+    if restart and any(not entry.name.startswith(locks.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     # After the move: a restart needs room next to the old run, a resume has some of its checkpoints already.
     needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
@@ -181,7 +181,7 @@ def move_aside(path: Path) -> Path:
     path.rename(aside)
     path.mkdir()
     # This process goes on to own the folder of that name, and so takes its lock back.
-    for file in (path / files.LOCK_NAME, files.holder_file(path / files.LOCK_NAME)):
+    for file in (path / locks.LOCK_NAME, locks.holder_file(path / locks.LOCK_NAME)):
         (aside / file.name).rename(file)
     return aside
 

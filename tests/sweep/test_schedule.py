@@ -14,7 +14,7 @@ from types import MappingProxyType
 import psutil
 import pytest
 
-from lab.core.files import LOCK_NAME, locked
+from lab.core.locks import LOCK_NAME, locked
 from lab.sweep import __main__ as schedule
 from lab.sweep import jobs as jobs_module
 
