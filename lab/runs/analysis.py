@@ -191,7 +191,10 @@ class Run:
         title, x_title = "gain from evidence", "distance of the evidence (tokens)"
         add_curve(self.recall(), "middle", "score", title, x_title, y_title="gain (nats)")
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]
+        # Three charts are as wide as a page.
+        lines = []
+        for start in range(0, len(charts), 3):
+            lines.append(hconcat(*charts[start : start + 3]))
         save(vconcat(*lines, title=self.path.resolve().name), picture.path)
         return picture
 
@@ -232,7 +235,8 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     for pattern in patterns:
         # A folder may have a name such as run[1], which is a pattern of another name.
         names = [pattern] if Path(pattern).exists() else glob.glob(str(pattern))
-        found.update(Path(name) for name in names)
+        for name in names:
+            found.add(Path(name))
     with unpacked(list(found)) as folders:
         paths = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
         if not paths:

@@ -134,13 +134,18 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {}, "b": {"start.path": "a"}, "c": masked})
         {'a': 'base model', 'b': 'unmasked', 'c': 'far-masked'}
     """
-    bases = {base: settings[base] for base in find_bases(settings).values()}
+    bases: dict[str, Row] = {}
+    for base in find_bases(settings).values():
+        bases[base] = settings[base]
     if bases and len(bases) < len(settings):
-        branches = {name: row for name, row in with_bases(settings).items() if name not in bases}
+        branches = dict(with_bases(settings))
+        for base in bases:
+            del branches[base]
         names = name_arms(branches)
         for name, arm in name_arms(bases).items():
             names[name] = f"{BASE}, {arm}".removesuffix(f", {ONLY}")
         return {name: names[name] for name in settings}  # in the order of the runs
+    # A condition of loss weights is one name, in place of the settings that it stands for.
     settings = {name: name_weights(row) for name, row in settings.items()}
     keys = find_differences(settings)
     n_all = count_arms(settings, keys)
@@ -168,7 +173,9 @@ def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
     times: Counter[str] = Counter()
     for name in names:
         times.update(name.split(", "))
-    common = [part for part, n in times.items() if n > len(names) / 2 and len(names) >= FEWEST_ARMS]
+    common: list[str] = []
+    if len(names) >= FEWEST_ARMS:
+        common = [part for part, n in times.items() if n > len(names) / 2]
     short = {}
     for run, name in arms.items():
         parts = [part for part in name.split(", ") if part not in common]

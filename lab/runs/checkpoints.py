@@ -83,9 +83,9 @@ class Checkpoint:
 
     def name_strays(self) -> None:
         """Print a line that names files of tensors in its folder that are not its own."""
-        strays = sorted({*self.folder.glob("*.safetensors")} - {*self.tensor_files()})
+        strays = {path.name for path in self.folder.glob("*.safetensors")} - self.files.keys()
         if strays:
-            names = abbreviate(", ".join(path.name for path in strays))
+            names = brief(", ".join(sorted(strays)))
             show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property

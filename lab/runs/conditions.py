@@ -47,8 +47,10 @@ def name_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
     name = MASKED[settings.get("weights.control", "none")]
     if not re.fullmatch(r"\[\[0, \d+\]\]", str(settings.get("weights.keep", "[[0, 0]]"))):
         name = name.replace("far-masked", "masked outside")  # of the intervals, which follow where they differ
-    rest = {key: value for key, value in settings.items() if key not in ("weights.by", "weights.control")}
-    return {**rest, WEIGHTS: name}
+    named = {**settings, WEIGHTS: name}
+    del named["weights.by"]
+    named.pop("weights.control", None)
+    return named
 
 
 def name_setting(key: str, value: Any) -> str:
@@ -73,4 +75,8 @@ def name_setting(key: str, value: Any) -> str:
 def define_names(names: Iterable[str]) -> list[str]:
     """List the definitions of the words that occur in names of conditions."""
     text = " ".join(names)
-    return [f"{word}: {means}" for word, means in DEFINITIONS.items() if re.search(rf"(?<![\w-]){word}\b", text)]
+    lines = []
+    for word, meaning in DEFINITIONS.items():
+        if re.search(rf"(?<![\w-]){word}\b", text):
+            lines.append(f"{word}: {meaning}")
+    return lines

@@ -268,8 +268,8 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     folders = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
     # An ordinary checkpoint after the first final one would lie between two of them and goes at once; of those before
     # it, the newest stay until `keep` are there.
-    older = [tokens for tokens in folders if tokens < newest]
-    left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
+    first_final = min(final, default=newest)
+    left = [tokens for tokens in folders if tokens < newest and (tokens <= first_final or tokens in final)]
     for tokens, folder in folders.items():
         if tokens not in (newest, *left[: keep - 1]) and not (tokens in final and tokens < newest):
             remove(folder)

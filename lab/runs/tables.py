@@ -74,10 +74,12 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
 
     Raises: DataError for a broken table.
     """
-    tables = [place for place in places if place.name.endswith(ENDING)]
+    others: list[Path] = []
+    runs: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
-        runs: list[Path] = []
-        for number, table in enumerate(tables):  # a folder for each: two tables may have runs of the same name
-            runs += unpack(table, Path(folder) / str(number))
-        others = [place for place in places if place not in tables]
+        for number, place in enumerate(places):
+            if place.name.endswith(ENDING):
+                runs += unpack(place, Path(folder) / str(number))  # two tables may have runs of the same name
+            else:
+                others.append(place)
         yield [*others, *sorted(runs, key=lambda run: run.name)]

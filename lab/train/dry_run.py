@@ -75,7 +75,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     add_row("in all", None, memory.total + assumed)
     # Each process gathers the whole weights for a probe, when training holds no activations: not part of the total.
     if strategy == "fsdp" and experiment.probe is not None:
-        copied = experiment.model.n_parameters() * (2 if train.bf16 else 4)
+        copied = experiment.model.n_parameters() * (torch.bfloat16 if train.bf16 else torch.float32).itemsize
         add_row("weights of a probe (apart)", copied, copied)
     lines.append("")
     for name, value in describe_work(experiment, used).items():
@@ -220,9 +220,10 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
 def estimate_hours(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
     """Compute the wall hours of a run on GPUs of a kind, in bfloat16."""
     train = experiment.train
-    flops = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
-    work = flops * (RECOMPUTED if train.recompute else 1)
-    return work / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
+    flops: float = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
+    if train.recompute:
+        flops *= RECOMPUTED
+    return flops / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
 
 
 def shard_tokens(data: DataConfig, trained: int) -> int:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
 from lab.data.batch import Batch
@@ -140,7 +141,11 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
             targets=inputs.targets,
             loss_weights=inputs.weights,
         )
-        loss, plain = (loss, loss) if inputs.weights is None else loss
+    weight: Tensor | int = runs.n_targets
+    plain = loss
+    if inputs.weights is not None:
+        loss, plain = loss
+        weight = inputs.weights.sum(dtype=torch.float64)
 
     # The sums stay on the device until the step ends: reading one here would wait for the forward pass. A Python number
     # is an argument of the kernel that adds it, while a tensor would first be copied to the device.
@@ -148,7 +153,6 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
     # All ranks of a context group have the same pack, so that the first counts its tokens. The loss is added by each of
     # them: each has computed that of its own part.
     counted = state.context is None or state.context.rank == 0
-    weight = runs.n_targets if inputs.weights is None else inputs.weights.sum(dtype=torch.float64)
     sums["loss"].add_(plain.detach())
     sums["targets"].add_(runs.n_targets * counted)
     sums["tokens"].add_(segments.n_real * counted)
@@ -180,7 +184,8 @@ def finish_gradient(state: TrainState) -> None:
 
     # The norm is that of the mean, hence after the scale. FSDP2 returns it as a DTensor, a part of it on each rank.
     norm = torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
 
     # An `if` on this value would make the host wait for the device. The optimizer reads it there instead, and leaves
     # weights and moments as they are. One bad loss or gradient anywhere makes the sum or the norm of all ranks bad.

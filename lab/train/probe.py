@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 
 from lab.config import Experiment
 from lab.core.command import show
@@ -48,11 +47,9 @@ from lab.train.state import TrainState
 class Probing:
     """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
-    def __init__(
-        self, experiment: Experiment, fabric: Fabric, recording: Recording, stopping: Stopping, saving: Checkpointing
-    ) -> None:
+    def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
         self.experiment = experiment
-        self.fabric = fabric
+        self.launch = recording.launch
         self.recording = recording
         self.stopping = stopping
         self.saving = saving
@@ -69,8 +66,8 @@ class Probing:
                 data,
                 tokens=config.loss_tokens,
                 pack_tokens=self.experiment.train.micro_batch_tokens,
-                rank=self.fabric.global_rank,
-                world_size=self.fabric.world_size,
+                rank=self.launch.rank,
+                world_size=self.launch.world_size,
                 device=state.device,
             )
             # The method `asked` reads labels that are stored with training tokens only. Held-out text has none.
@@ -79,7 +76,7 @@ class Probing:
         probe = make_needle_probe(self.experiment, state.device)
         self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
         # Only the first rank is sure to read the latest records: other nodes may see an older file for a while.
-        self.probed_at = self.fabric.broadcast(self.recording.folder.last_probe())
+        self.probed_at = exchange(self.recording.folder.last_probe())[0]
         is_unprobed = self.probed_at < state.consumed
         if (state.is_finished and is_unprobed) or self.is_due(state):
             self.run(state)
@@ -115,14 +112,14 @@ class Probing:
             outcome = str(error)
         if outcome is None:  # a signal: the resumed run probes again
             return
-        if self.fabric.is_global_zero:
+        if self.launch.is_first:
             self.record(state, outcome, counts)
         self.probed_at = state.consumed
 
     def measure(self, state: TrainState, counts: PositionCounts) -> Probed | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
         model = ModelInTraining(self.gather_weights(state), self.measuring.probe.stop_id, state.precision)
-        worker = Worker(self.fabric.global_rank, self.fabric.world_size, lambda rows: [*chain(*exchange(rows))])
+        worker = Worker(self.launch.rank, self.launch.world_size, lambda rows: [*chain(*exchange(rows))])
 
         # Called by all ranks after each length, which is where they can agree to end the probe.
         def goes_on(line: str) -> bool:

@@ -222,12 +222,20 @@ class Wandb:
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
-        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
-        # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
-        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path), resume="auto")
+        begin: Any = partial(
+            wandb.init,
+            project="probe-lab",
+            name=experiment.run.name,
+            config=experiment.to_dict(),
+            settings=settings,
+            # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
+            dir=str(experiment.run.path),
+            resume="auto",
+        )
         asked = experiment.track.wandb
         try:
             self.run = begin(mode=asked)
+            # wandb gives a run that records nothing to somebody who entered no key
             if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
                 raise TimeoutError("no key was entered")
         except Exception as error:  # of any kind: the run must not depend on it

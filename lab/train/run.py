@@ -124,7 +124,9 @@ def run_experiment(
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
-        start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
+        start = Start(experiment, launch)
+        if not restart:
+            start = Start(experiment, launch, find_start(experiment, launch, resume=resume))
         if is_over(start):
             if launch.is_first:
                 show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
@@ -152,7 +154,8 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
     experiment, launch = start.experiment, start.launch
     probes = experiment.probe is not None
     # A sum depends on the number of threads in its last digits, so that a resumed run takes those it began with.
-    threads = set_threads(experiment.train.threads or (start.folder.threads() if resume else None), launch)
+    begun_with = start.folder.threads() if resume else None
+    threads = set_threads(experiment.train.threads or begun_with, launch)
     run = assemble(start)
     check_prepared(experiment.data)
     data = run.parts.data
@@ -245,7 +248,7 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     recording = Recording(experiment, data, start.launch)
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, data, recording, stopping)
-    probing = Probing(experiment, fabric, recording, stopping, saving)
+    probing = Probing(experiment, recording, stopping, saving)
     recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
     return Assembled(Parts(fabric, data, recording, stopping, saving, probing), recipe)
 

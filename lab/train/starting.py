@@ -86,7 +86,8 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
             raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
         for loss in find_losses(RunFolder(experiment.run.path), newest)[1]:
             show(loss, error=True)
-        place = "" if newest is None else str(newest.folder)
+        if newest is not None:
+            place = str(newest.folder)
     place = gather("checkpoint", place, launch)[0]
     if not place:
         return None
@@ -123,7 +124,9 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         show(f"data: {read}; `epoch` in metrics.jsonl records which")
     if experiment.skip is not None and experiment.reads_token_types:
         # A resumed run keeps the types that it started with.
-        source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
+        source = start.folder.token_types
+        if checkpoint is None:
+            source = result_file(Path(experiment.skip.selection))
         read_token_types(source, tokenizer)
         contents[start.folder.token_types.name] = source.read_bytes()
     if restart and any(not entry.name.startswith(locks.LOCK_NAME) for entry in path.iterdir()):
