@@ -33,7 +33,7 @@ from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, ru
 from lab.core.rows import Row
 from lab.core.yaml import flatten
 from lab.sweep import jobs
-from lab.sweep.planning import PlannedRun, plan, planned_run
+from lab.sweep.planning import PlannedRun, plan, plan_command
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
@@ -155,10 +155,10 @@ def format_command(arguments: Sequence[str]) -> str:
     return f"probe-lab {shlex.join(arguments).partition('.')[2]}"
 
 
-def is_trained(arguments: Sequence[str]) -> bool:
-    if arguments[0] == "lab.sweep":
-        return all(jobs.is_finished(run.experiment) for run in plan(Path(arguments[1]), {}))
-    return arguments[0] == "lab.fit" and jobs.is_finished(planned_run(arguments, {}, {}).experiment)
+def is_trained(words: Sequence[str]) -> bool:
+    if words[0] == "lab.sweep":
+        return all(jobs.is_finished(run.experiment) for run in plan(Path(words[1]), {}))
+    return words[0] == "lab.fit" and jobs.is_finished(plan_command(words, {}, {}).experiment)
 
 
 def dry_run(table: Table, folder: Path) -> Iterator[str]:

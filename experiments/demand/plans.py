@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.runs import BRANCH_SEED, COMMON, START, Config
-from lab.sweep.planning import PlannedRun, planned_run
+from lab.sweep.planning import PlannedRun, plan_command
 
 SETTINGS: Config = {**COMMON, "probe.step": 96, "data.corpus.log_std": 0.8}
 BASE_TOKENS, BRANCH_TOKENS = 3_000_000, 1_000_000
@@ -97,4 +97,4 @@ def plan_branches(table: str, seed: int, base: PlannedRun, folder: Path) -> list
 
 def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
     """Plan a run on the documents of a seed."""
-    return planned_run(START, {**SETTINGS, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})
+    return plan_command(START, {**SETTINGS, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})

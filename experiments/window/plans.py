@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from experiments.runs import BRANCH_SEED, COMMON, START, Config
 from experiments.window.texts import MASKED, MATCHED
-from lab.sweep.planning import PlannedRun, planned_run
+from lab.sweep.planning import PlannedRun, plan_command
 
 PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
 PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
@@ -141,7 +141,7 @@ def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
             "probe.haystack": str(place / "haystack.txt"),
             "probe.answer_budget": 64,  # four numbers of six digits
         }
-    return planned_run(START, {**COMMON, "probe.step": 192, **data, "run.folder": str(folder), **settings}, {})
+    return plan_command(START, {**COMMON, "probe.step": 192, **data, "run.folder": str(folder), **settings}, {})
 
 
 def text_folder(folder: Path, seed: int) -> Path:

@@ -55,25 +55,26 @@ class Progress:
     """How far a run is: waiting, running, finished, failed, stopped, or elsewhere in another process."""
 
     run: PlannedRun
-    name: str
+    name: str = "waiting"
     reason: str = ""
 
     def change(self, name: str, reason: str = "") -> None:
         """Enter a state and print it."""
         self.name = name
         self.reason = reason
-        show("  ".join(filter(None, self.row())), error=True)
+        show(self.line(), error=True)
 
-    def row(self) -> list[str]:
+    def line(self) -> str:
         """Describe the run."""
         settings = " ".join(f"{key}={value}" for key, value in self.run.swept.items())
-        return [self.run.path.name, settings, self.name, self.reason]
+        return f"{self.run.path.name}  {settings}  {self.name}  {self.reason}".rstrip()
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     """Train all unfinished runs, and return the exit status and the state of each."""
-    states = {str(run.path): Progress(run, "waiting") for run in runs}
+    states = {str(run.path): Progress(run) for run in runs}
 
+    # Asked as late as possible: another sweep may train the run by then.
     def is_done(job: Job) -> bool:
         state = states[job.name]
         if is_finished(state.run.experiment):
@@ -87,7 +88,8 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
 
     def on_end(job: Job, status: int) -> None:
         state = states[job.name]
-        if status == 0 or is_finished(state.run.experiment):  # by a process that began at the same moment
+        # If two sweeps start a run at the same moment, one of its processes fails, perhaps after the other has ended.
+        if status == 0 or is_finished(state.run.experiment):
             state.change("finished")
         elif status == EXIT_STOPPED:
             state.change("stopped")
@@ -101,16 +103,17 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
     names = {state.name for state in states.values()}
-    if status == EXIT_STOPPED or names & {"elsewhere", "stopped"}:
-        return EXIT_STOPPED, list(states.values())
-    return EXIT_FAILURE if "failed" in names else 0, list(states.values())
+    # Stopped comes before failed: the same command has something left to do.
+    if status == STOPPED or names & {"elsewhere", "stopped"}:
+        status = STOPPED
+    elif "failed" in names:
+        status = FAILED
+    return status, list(states.values())
 
 
 def table(states: Sequence[Progress]) -> str:
-    """Format the runs, and count them by state."""
-    rows = [["run", "settings", "state", ""], *(state.row() for state in states)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """List the runs, and count them by state."""
+    lines = [state.line() for state in states]
     counts = Counter(state.name for state in states)
     counted = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
     return "\n".join([*lines, f"{len(states)} runs: {counted}"])
@@ -119,22 +122,34 @@ def table(states: Sequence[Progress]) -> str:
 def work(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
-    options = read_options(SweepOptions, {key: value for key, value in args.settings.items() if key in names})
-    of_runs = {key: value for key, value in args.settings.items() if key not in names}
-    if faults := [f"--{key}: unknown option; {near}" for key in of_runs if (near := suggest(key, names, "-")) != "-"]:
-        raise ConfigError(*faults)
-    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
+    own, of_runs, faults = {}, {}, []
+    for key, value in words.settings.items():
+        if key in names:
+            own[key] = value
+            continue
+        # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
+        of_runs[key] = value
+        if (near := nearest(key, names, "-")) != "-":
+            faults.append(f"--{key}: unknown option; {near}")
+    options = read_options(SweepOptions, own, faults)
+    runs = plan(Path(words.places[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
-    if args.options.dry_run:
-        show(table([Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
-        show("\n".join(["", *(shlex.join(run.words(options.jobs)) for run in runs)]))
+    if words.options.dry_run:
+        states = [Progress(run) for run in runs]
+        for state in states:
+            if is_finished(state.run.experiment):
+                state.name = "finished"
+        show(f"{table(states)}\n")
+        for run in runs:
+            show(shlex.join(run.words(options.jobs)))
         return 0
     if options.index is None:
         check_copies(os.environ, "start one, or give each its own --index")
-    for name in (*COPIES, *ALLOCATED):  # they count the processes of this command, and not those of a run
+    # They count the processes of this command, for which lab.fit would take its own.
+    for name in (*COPIES, *ALLOCATED):
         os.environ.pop(name, None)
     status, states = train(runs, options.jobs)
     show(table(states))

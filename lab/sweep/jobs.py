@@ -45,9 +45,10 @@ class Job:
     @property
     def last_line(self) -> str:
         """The last line that was printed, which names the error of a command that failed."""
-        printed = b"its output is above" if self.output is None else self.output.read_bytes()[-TAIL_BYTES:]
-        lines = printed.decode("utf-8", "replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        if self.output is None:
+            return "its output is above"
+        tail = self.output.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace").strip()
+        return tail.splitlines()[-1].strip() if tail else "no output"
 
 
 def run_jobs(
@@ -73,7 +74,8 @@ def run_jobs(
     left = list(jobs)
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
     failed = signalled = 0
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a fork, not after it
+    # Between fork and exec a child must not load a library: another thread may have held a lock at the fork.
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
     # The handlers only record signals, as they could run while a child is being started.
     handlers = {number: signal.signal(number, note) for number in SIGNALS}
     try:
@@ -91,9 +93,11 @@ def run_jobs(
                 elif len(moments) > signalled:
                     child.send_signal(signal.SIGTERM)
             signalled = len(moments)
-            ended = [job for job in running if job[1].poll() is not None]
-            running = [job for job in running if job not in ended]
-            for job, child in ended:
+            for job, child in list(running):
+                if child.poll() is None:
+                    continue
+                running.remove((job, child))
+                # Popen gives -9 for a child that SIGKILL has ended, for which a shell gives 137.
                 status = child.returncode if child.returncode >= 0 else KILLED - child.returncode
                 on_end(job, status)
                 failed = failed or status
@@ -105,11 +109,14 @@ def run_jobs(
 
 
 def start(job: Job, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
-    """Start a job, refusing a command that cannot be started."""
+    """Start a job; reject a command that cannot be started."""
+    words = list(job.words)
+    if TRUSTED.get():
+        words.append("--trust")
     with nullcontext() if job.output is None else job.output.open("ab") as output:
         try:
             return subprocess.Popen(
-                [*job.words, *(["--trust"] if TRUSTED.get() else [])],
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT if output else None,
@@ -124,7 +131,8 @@ def end_with(parent: int, library: ctypes.CDLL | None) -> None:
     """Have the kernel kill this process when its parent, whose number is given, ends; exec keeps that."""
     if library is not None:
         library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before
+    # The parent may have ended before the request, which then has no effect.
+    if os.getppid() != parent:
         os._exit(1)
 
 

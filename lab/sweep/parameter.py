@@ -6,19 +6,18 @@ Source: the package sweeps 0.3.0, params.py; wandb's page of sweep configuration
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 from lab.core.schema import Section
 
 NO_VALUE = object()  # null is a value
 LISTS = ("constant", "categorical")
-NORMAL = ("normal", "log_normal")  # the others are of a range
+RANGES = ("int_uniform", "uniform", "log_uniform_values")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter(Section):
-    """A parameter of a sweep: one value, a list of values, a range, or a distribution of real numbers."""
+    """A parameter of a sweep: one value, a list of values, or a range; wandb's `mu`, `sigma` and `q` are rejected."""
 
     value: Any = NO_VALUE
     """The value of every run."""
@@ -28,65 +27,41 @@ class Parameter(Section):
     """Lower end of a range."""
     max: float | int | None = None
     """Upper end of a range."""
-    distribution: (
-        Literal[
-            "constant",
-            "categorical",
-            "int_uniform",
-            "uniform",
-            "q_uniform",
-            "log_uniform",
-            "q_log_uniform",
-            "log_uniform_values",
-            "q_log_uniform_values",
-            "normal",
-            "q_normal",
-            "log_normal",
-            "q_log_normal",
-        ]
-        | None
-    ) = None
-    """Distribution of random samples; default: int_uniform if both ends are whole numbers, else uniform.
-
-    min and max are exponents of e for log_uniform, and values for log_uniform_values.
-    """
-    mu: float = 0.0
-    """Mean of a normal distribution, or of the logarithm."""
-    sigma: float = 1.0
-    """Standard deviation of a normal distribution, or of the logarithm."""
-    q: float | int | None = None
-    """Step to which samples are rounded for a distribution q_*."""
+    distribution: str | None = None
+    """Distribution of random samples; default: int_uniform if both ends are whole numbers, else uniform."""
+    mu: Any = None
+    sigma: Any = None
+    q: Any = None
 
     @property
     def shape(self) -> str | None:
-        """The distribution without the rounding, None for value and values."""
+        """The distribution of a range, None for value and values."""
         if self.distribution is not None:
-            return None if self.distribution in LISTS else self.distribution.removeprefix("q_")
+            return None if self.distribution in LISTS else self.distribution
         if self.min is None and self.max is None:
             return None
         return "int_uniform" if isinstance(self.min, int) and isinstance(self.max, int) else "uniform"
 
     def rules(self) -> list[str]:
         """Reject a parameter with no values or several sources of them, an empty range, and keys of no effect."""
+        names = (*LISTS, *RANGES)
+        if self.distribution not in (None, *names) or (self.mu, self.sigma, self.q) != (None, None, None):
+            rule = f"must be one of {', '.join(names)}, without mu, sigma and q"
+            return [f"distribution={self.distribution}: {rule}; give values, or run wandb sweep on the file"]
         shape = self.shape
         has_range = self.min is not None or self.max is not None
         sources = (self.value is not NO_VALUE) + (self.values is not None) + (shape is not None or has_range)
         if sources != 1 or self.values == ():
             return ["value: goes alone, and so do values, and min and max; give one of them"]
+        if shape is None:
+            return []
         faults = []
-        if shape in NORMAL and has_range:
-            faults.append(f"distribution={self.distribution}: has mu and sigma, not min and max; remove these")
-        if shape not in (*NORMAL, None) and (self.min is None or self.max is None or self.min >= self.max):
+        if self.min is None or self.max is None or self.min >= self.max:
             faults.append(f"min={self.min}: must be < max={self.max}; give both ends of the range")
-        if shape == "log_uniform_values" and self.min is not None and self.min <= 0:
-            faults.append(f"min={self.min}: must be > 0 for {self.distribution}; raise it")
-        if shape == "int_uniform" and not (isinstance(self.min, int) and isinstance(self.max, int)):
-            faults.append(f"min={self.min}: must be a whole number for int_uniform, and so must max; or use uniform")
-        if self.sigma <= 0:
-            faults.append(f"sigma={self.sigma}: must be > 0; raise it")
-        has_rounding = str(self.distribution).startswith("q_")
-        if has_rounding != (self.q is not None) or (self.q is not None and self.q <= 0):
-            faults.append(f"q={self.q}: must be > 0 with a distribution q_*, and only there; for instance q: 1")
+        elif shape == "log_uniform_values" and self.min <= 0:
+            faults.append(f"min={self.min}: must be > 0 for {shape}; raise it")
+        elif shape == "int_uniform" and not (isinstance(self.min, int) and isinstance(self.max, int)):
+            faults.append(f"min={self.min}: must be a whole number for {shape}, and so must max; or use uniform")
         return faults
 
     @property
@@ -108,18 +83,12 @@ class Parameter(Section):
             0.5
         """
         if self.choices:
+            # Each of n values has a share of 1/n: the first up to x = 1/n, and also at x = 0.
             return self.choices[max(0, math.ceil(x * len(self.choices)) - 1)]
-        shape = str(self.shape)
-        if shape in NORMAL:
-            value = NormalDist(self.mu, self.sigma).inv_cdf(x or math.ulp(0.0))  # which 0 has not
-        else:
-            low, high = float(self.min or 0), float(self.max or 0)
-            if shape == "log_uniform_values":
-                low, high = math.log(low), math.log(high)
-            value = low + x * (high - low)
-        if shape.startswith("log_"):
-            value = math.exp(value)
-        return value if self.q is None else round(value / self.q) * self.q
+        low, high = float(self.min or 0), float(self.max or 0)
+        if self.shape == "uniform":
+            return low + x * (high - low)
+        return math.exp(math.log(low) + x * (math.log(high) - math.log(low)))
 
 
 def expand_nested(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,7 +18,7 @@ import random
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,29 +64,36 @@ class SweepFile(Section):
     entity: Any = None
 
     def rules(self) -> list[str]:
-        """Refuse random draws without an end, grids over real numbers, and too many runs."""
+        """Reject random samples without an end, grids over real numbers, and too many runs."""
         if not self.parameters:
             return ["parameters={}: must hold settings by dotted name; for instance run.seed"]
-        if self.method == "random" and self.run_cap is None:
-            return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
-        endless = [name for name, one in self.parameters.items() if self.method == "grid" and not one.choices]
-        if endless:
-            return [f"parameters.{endless[0]}: has no list of values for method: grid; give values, or use random"]
-        size = math.prod(len(one.choices) for one in self.parameters.values()) if self.method == "grid" else math.inf
+        size: float = 1
+        if self.method == "random":
+            if self.run_cap is None:
+                return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
+            size = math.inf
+        else:
+            for name, parameter in self.parameters.items():
+                if not parameter.choices:
+                    return [f"parameters.{name}: has no list of values for method: grid; give values, or use random"]
+                size *= len(parameter.choices)
         if min(size, self.run_cap or math.inf) > MOST_RUNS:
             return [f"parameters: make more than {MOST_RUNS:,} runs; give fewer values, or lower run_cap"]
         return []
 
-    def settings(self, seed: int) -> Iterable[dict[str, Any]]:
-        """List the settings of every run; `seed` is that of random draws."""
+    def settings(self, seed: int) -> Iterator[dict[str, Any]]:
+        """List the settings of every run; `seed` is that of random samples."""
+        # wandb's agents take the parameters in this order, too, so that run n is the same here and there.
         parameters = dict(sorted(self.parameters.items()))
-        rows: Iterable[tuple[Any, ...]]
         if self.method == "grid":
-            rows = itertools.product(*(one.choices for one in parameters.values()))
-        else:  # a smaller run_cap gives the beginning of the same draws
-            generator = random.Random(seed)
-            rows = (tuple(one.quantile(generator.random()) for one in parameters.values()) for _ in itertools.count())
-        return (dict(zip(parameters, row, strict=True)) for row in itertools.islice(rows, self.run_cap))
+            rows = itertools.product(*[parameter.choices for parameter in parameters.values()])
+            for row in itertools.islice(rows, self.run_cap):
+                yield dict(zip(parameters, row, strict=True))
+            return
+        # One generator for all runs: a larger run_cap adds runs and changes none.
+        generator = random.Random(seed)
+        for _ in range(self.run_cap or 0):
+            yield {name: parameter.quantile(generator.random()) for name, parameter in parameters.items()}
 
 
 @dataclass(frozen=True)
@@ -125,34 +132,24 @@ def plan(
 ) -> list[PlannedRun]:
     """List the runs of a sweep file in order; `settings` replace those of the file's command.
 
-    `seeds` is the number of seeds of a grid, from 0, and `seed` that of random draws.
+    `seeds` is the number of seeds of a grid, from 0, and `seed` that of random samples.
 
     Raises: ConfigError with a line for each fault of any run.
     """
-    values = read_yaml(path)
-    if "parameters" not in values and {"model", "data", "train"} & values.keys():
-        raise ConfigError(f"{path}: is a config, and not a sweep; run probe-lab fit {path}")
-    if seed is not None and values.get("method") == "grid":
+    file = read_sweep(path, seeds)
+    if seed is not None and file.method == "grid":
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
-    if keys := [key for key in NEEDS_SERVER if key in values]:
-        fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
-        raise ConfigError(*(f"{key}: needs wandb's server; {fix}" for key in keys))
-    if isinstance(values.get("parameters"), dict):
-        values["parameters"] = expand_nested(values["parameters"])
-    if seeds is not None:
-        part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
-    file: SweepFile = validated(SweepFile, values)
-    both = flatten(dict(file.parameters)).keys() & flatten(dict(settings)).keys()
-    if both:
-        rule = "is a parameter of the sweep; leave it out"
-        raise ConfigError(*(f"--{key}={settings[key]}: {rule}" for key in sorted(both)))
+    for key in flatten(dict(settings)).keys() & flatten(dict(file.parameters)).keys():
+        raise ConfigError(f"--{key}={settings[key]}: is a parameter of the sweep; leave it out")
     runs: dict[Path, PlannedRun] = {}
-    faults: dict[str, str] = {}  # by their lines without the values, of which a sweep has many
+    faults: dict[str, str] = {}
     for swept in file.settings(seed or 0):
         try:
-            run = planned_run(file.command, {**swept, **settings}, swept, file.program, path)
+            run = plan_command(file.command, {**swept, **settings}, swept, file.program, path)
         except ConfigError as error:
-            faults = {re.sub("=.*?: ", ": ", fault, count=1): fault for fault in error.faults} | faults
+            # Many runs have the same fault with other values: the key has no value, so that one line is printed.
+            for fault in error.faults:
+                faults.setdefault(re.sub("=.*?: ", ": ", fault, count=1), fault)
             continue
         if runs.setdefault(run.path, run) is not run:
             rule = "is that of two runs, which compute the same"
@@ -163,7 +160,27 @@ def plan(
     return list(runs.values())
 
 
-def planned_run(
+def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
+    """Read a sweep file, with the seeds from 0 in place of its own if their number is given.
+
+    Raises: ConfigError.
+    """
+    values = read_yaml(path)
+    if "parameters" not in values and {"model", "data", "train"} & values.keys():
+        raise ConfigError(f"{path}: is a config, and not a sweep; run probe-lab fit {path}")
+    for key in NEEDS_SERVER:
+        if key in values:
+            fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
+            raise ConfigError(f"{key}: needs wandb's server; {fix}")
+    if isinstance(values.get("parameters"), dict):
+        values["parameters"] = expand_nested(values["parameters"])
+    if seeds is not None:
+        # No more than are needed for the error of too many runs: a list of 10^9 numbers would fill the memory.
+        part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+    return validated(SweepFile, values)
+
+
+def plan_command(
     command: Sequence[Any],
     settings: Mapping[str, Any],
     swept: Mapping[str, Any],
@@ -175,17 +192,18 @@ def planned_run(
     `sweep` is the file that names the command.
     """
     macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
+    # ${args} is where an agent puts the settings, which here follow the command.
     words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
     if "lab.fit" not in words:
         raise ConfigError(f"command={' '.join(words)}: must start lab.fit, whose settings name the runs; write {FORM}")
     first = words.index("lab.fit") + 1
     program_words = words[: first - 1]
     if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
-        check_trusted(f"command={abbreviate(shlex.join(program_words))}", "is a program that the sweep names")
-    read = FIT.read(words[first:])
-    of_file = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
-    chosen = {"run.name": AUTO, **of_file, **settings}
-    config = Path(read.positional[0])
+        check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
+    read = SYNTAX.read(words[first:])
+    read.settings.pop(FOR_WANDB, None)
+    chosen = {"run.name": AUTO, **read.settings, **settings}
+    config = Path(read.places[0])
     for folder in sweep.resolve().parents if sweep is not None and not config.exists() else ():
         if (folder / config).is_file():
             raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
