@@ -46,41 +46,43 @@ SPEC = CommandSpec(
 )
 
 
-def parse(args: Arguments) -> Experiment:
-    """Read the config and its overrides, refusing options that contradict each other or would be ignored."""
-    options = args.options
+def parse(words: Words) -> Experiment:
+    """Read the config and its overrides; reject options that contradict each other or would be ignored."""
+    options = words.options
     for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run"), ("--utilisation", "dry_run")):
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
     flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
     if len(flags) > 1:
-        raise ConfigError(*(f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]))
-    return load_experiment(Path(args.positional[0]), args.settings)
+        raise ConfigError(f"{flags[0]}: contradicts {flags[1]}; leave one of them out")
+    return load_experiment(Path(words.places[0]), words.settings)
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    words = [word for word in arguments if word not in ("--resume", "--restart")] + ["--resume"]
-    return shlex.join(["probe-lab", "fit", *words])
+    words = [word for word in arguments if word not in ("--resume", "--restart")]
+    return shlex.join(["probe-lab", "fit", *words, "--resume"])
 
 
 def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
-    """Print the config where that is asked for, or do some work with it and the options; return the exit status."""
+    """Print the config if that is requested, or do some work with it and the options; return the exit status."""
     launch = read_launch(os.environ)
 
-    def checked(args: Arguments) -> str | int:
+    def print_or_work(words: Words) -> str | int:
         try:
             experiment = parse(args)
             if args.options.print_config:
                 return experiment.to_yaml().rstrip("\n")
             return work(experiment, args.options)
         except Exception as error:
-            if not isinstance(error, LabError):  # which comes with a traceback here, and with a line elsewhere
+            # `report` tells the other ranks of a LabError. Any other error ends this rank with a traceback, and the
+            # others with a line.
+            if not isinstance(error, LabError):
                 tell(f"{type(error).__name__} ({first_line(error)})", launch)
             raise
 
     def report(fault: str) -> None:
-        """Print a fault once for each node, where all processes find the same, and tell the other ranks."""
+        """Print an error once for each node, all of whose processes find the same, and tell the other ranks."""
         if launch.local_rank == 0:
             show(fault, error=True)
         tell(fault, launch)
@@ -88,7 +90,8 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     if "--profile" in arguments:
         stopped = NOTHING_WRITTEN
-    return run(replace(SPEC, stopped=stopped), checked, arguments, report=report)
+    lines = partial(settings_lines, Experiment)
+    return run(__doc__, arguments, print_or_work, syntax=SYNTAX, settings=lines, stopped=stopped, report=report)
 
 
 if __name__ == "__main__":
@@ -100,6 +103,7 @@ if __name__ == "__main__":
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
         launch = read_launch(os.environ)
+        # The ranks compare their settings first: those who differ in one would fail in different checks below.
         if launch.world_size > 1:
             from lab.train.agreement import check_ranks
 
@@ -107,6 +111,7 @@ if __name__ == "__main__":
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_preflight(experiment, resume=options.resume, restart=options.restart)
+        # Before torchrun starts, so that a machine without a GPU prints one line, and not one for each rank.
         if experiment.train.accelerator == "gpu":
             from lab.model.devices import device_for
 
@@ -120,9 +125,14 @@ if __name__ == "__main__":
             return profile_experiment(experiment, None if options.o is None else Path(options.o))
         return run_experiment(experiment, options.resume, again, restart=options.restart, begun=begun)
 
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the name of older versions
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # packs of all lengths leave few gaps
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
+    # The libraries read these variables once, as they are loaded.
+    # Threads that spin while they wait take the cores from others, and cost up to 8 times.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Packs of many lengths leave gaps in the memory, which segments that grow can fill. The other variable is the name
+    # of older versions.
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    # torch.profiler's library prints its own stages.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     begun = follow_torchrun(os.environ)
     raise SystemExit(read_arguments(sys.argv[1:], train))

@@ -34,9 +34,9 @@ SPEC = CommandSpec(
 
 def carry_out(args: Arguments) -> str:
     """Prepare, and return a summary."""
-    overrides = dict(args.settings)
-    task = overrides.pop("task", None)
-    first, _, stride = str("0/1" if task is None else task).partition("/")
+    overrides = dict(words.settings)
+    task = overrides.pop("task", "0/1")
+    first, _, stride = str(task).partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
         raise ConfigError(f"--task={task}: must be I/N with 0 <= I < N; for instance 0/64")
     workers = overrides.pop("workers", cores())

@@ -39,7 +39,7 @@ Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSErr
 
 
 def list_checks(path: Path) -> Iterator[Check]:
-    """List the checks of a path by what it is, refusing one that is nothing of the lab's."""
+    """List the checks of a path by what it is; reject one that is nothing of the lab's."""
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_checkpoint, path)
     elif path.name.startswith("task-"):
@@ -63,9 +63,11 @@ def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -
 
 def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
     """Hash the files that the manifest `name` lists; others are faults, unless they are hidden or as `unlisted`."""
-    present = {path.name for path in folder.iterdir() if not (path.match(".*") or path.match(unlisted))}
     faults = [f"{fault}; {RESTORE}" for fault in faults_in(folder, files)]
-    faults += [f"{folder / other}: is not listed in {name}; move it elsewhere" for other in present - {name, *files}]
+    for path in folder.iterdir():
+        # A hidden file is one that a kill left half written, or that the system keeps.
+        if path.name not in (name, *files) and not path.match(".*") and not path.match(unlisted):
+            faults.append(f"{path}: is not listed in {name}; move it elsewhere")
     if faults:
         raise CheckpointError("\n".join(sorted(faults)))
 
@@ -85,7 +87,7 @@ def check_checkpoint(path: Path) -> None:
 
 
 def check_identity(folder: Path) -> None:
-    """Refuse a record of shards whose name is not the hash of the settings that it states."""
+    """Reject a record of shards whose name is not the hash of the settings that it states."""
     record = read_prepared(folder)
     if record is not None and not record["name"].endswith(f"-{digest_of_identity(record['identity'])}"):
         raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
@@ -108,10 +110,14 @@ def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
     faults = find_faults(run)
     manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
-    if BEGINS not in manifest:  # else it was killed as it began; a resume writes and enters them
-        needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
-        missing = sorted(needed - manifest["files"].keys())
-        faults = [*(f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing), *faults]
+    # A run that was killed as it began has not entered its files yet; a resume writes and enters them.
+    if BEGINS not in manifest:
+        needed = list(OF_A_RUN)
+        if checkpoints.candidates(run / "checkpoints"):
+            needed.append("metrics.jsonl")
+        for name in needed:
+            if name not in manifest["files"]:
+                faults.append(f"{run / MANIFEST}: does not list {name}; {RESTORE}")
     if faults:
         raise CheckpointError("\n".join(faults))
 
@@ -119,15 +125,17 @@ def check_manifest(run: Path) -> None:
 def check_counts(folder: RunFolder) -> None:
     """Compare counts.npz with those of the checkpoints: the newest, or the one before if the run was killed there."""
     counts = folder.path / checkpoints.COUNTS
-    saved = [checkpoints.Checkpoint(path).files for path in checkpoints.candidates(folder.checkpoints)]
-    if not saved:
+    hashes = []
+    for path in checkpoints.candidates(folder.checkpoints):
+        hashes.append(checkpoints.Checkpoint(path).files[checkpoints.COUNTS]["sha256"])
+    if not hashes:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
-    if not counts.is_file() or sha256(counts) not in {files[checkpoints.COUNTS]["sha256"] for files in saved}:
+    if not counts.is_file() or sha256(counts) not in hashes:
         raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
 
 
 def check_order(folder: RunFolder, name: str) -> None:
-    """Refuse records that are broken or out of order: every step is later than the one before."""
+    """Reject records that are broken or out of order: every step is later than the one before."""
     consumed = step = -math.inf
     for record in folder.records(name):
         if record["consumed_tokens"] < consumed or record.get("step", math.inf) <= step:
@@ -149,11 +157,14 @@ def carry_out(args: Arguments) -> int:
         except OSError as error:
             faults.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
     sizes = [file.stat().st_size for file in path.rglob("[!.]*") if file.is_file()]
-    for line in dict.fromkeys(faults):
+    summary = f"{len(sizes):,} files, {sum(sizes):,} bytes"
+    if not faults:
+        show(f"{summary}: no fault")
+        return 0
+    lines = list(dict.fromkeys(faults))  # two checks may find the same
+    for line in [*lines, f"{summary}: {len(lines)} faults"]:
         show(line, error=True)
-    count = f"{len(set(faults))} faults" if faults else "no fault"
-    show(f"{len(sizes):,} files, {sum(sizes):,} bytes: {count}", error=bool(faults))
-    return EXIT_FAILURE if faults else 0
+    return FAILED
 
 
 main = partial(run, SPEC, carry_out)

@@ -66,24 +66,26 @@ def is_done(resolved: Resolved, stage: Stage) -> bool:
     """Return whether a stage has finished with its settings; lab.fit refuses others for a run that has begun."""
     if stage.kind in TRAINING:
         return is_finished(resolved.experiments[stage.name])
+    # A result has no settings of its own: those that it was computed with are in the file that was written before.
     file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
     is_same = file.exists() and file.read_text(encoding="utf-8") == format_yaml(resolved.settings[stage.name])
     return is_same and (resolved.recipe.path(stage) / RESULTS[stage.kind]).exists()
 
 
 def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
-    """Write the settings of the stages that are left, refusing each corpus that must be prepared first."""
+    """Write the settings of the stages that are left, and reject each corpus that must be prepared first."""
     folder = Path(resolved.recipe.folder)
     with writing(f"folder={folder}", "folder"):
         for stage in left:
             text = format_yaml(resolved.settings[stage.name])
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
-    faults = [
-        f"{name}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; "
-        f"run probe-lab prepare {folder / f'{name}.yaml'} first"
-        for name, experiment in resolved.experiments.items()
-        if not (experiment.data.is_generated or is_prepared(experiment.data))
-    ]
+    faults = []
+    for name, experiment in resolved.experiments.items():
+        data = experiment.data
+        # lab.fit prepares a generated corpus itself.
+        if not (data.is_generated or is_prepared(data)):
+            fix = f"run probe-lab prepare {folder / f'{name}.yaml'} first"
+            faults.append(f"{name}.data.corpus.name={data.corpus.name}: not prepared in {shard_folder(data)}; {fix}")
     if faults:
         raise ConfigError(*faults)
 
@@ -93,11 +95,16 @@ def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
     if stage.kind in TRAINING:
         file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
         return Job(stage.name, [*launcher, "-m", "lab.fit", str(file), "--resume"])
-    settings = {key: value for key, value in resolved.settings[stage.name].items() if value is not None}
-    module = "eval.impact" if stage.kind == "analyse" else "lab.merge"
-    models = settings.pop("models", None) or [settings.pop("base"), settings.pop("tuned")]
-    options = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
-    return Job(stage.name, [sys.executable, "-m", module, *models, *options, "-o", str(resolved.recipe.path(stage))])
+    settings = dict(resolved.settings[stage.name])
+    if stage.kind == "analyse":
+        module, models = "eval.impact", [settings.pop("base"), settings.pop("tuned")]
+    else:
+        module, models = "lab.merge", settings.pop("models")
+    words = [sys.executable, "-m", module, *models]
+    for key, value in settings.items():
+        if value is not None:
+            words.append(f"--{key}={json.dumps(value)}")
+    return Job(stage.name, [*words, "-o", str(resolved.recipe.path(stage))])
 
 
 def carry_out(args: Arguments) -> int:

@@ -83,7 +83,7 @@ class MergeConfig(Section):
     """Weights of the base and of the replayed model, which sum to 1."""
 
     def rules(self) -> list[str]:
-        """Refuse weights of another sum."""
+        """Reject weights of another sum."""
         total = math.fsum(self.weights)
         if abs(total - 1) <= SUM_TOLERANCE:
             return []
@@ -120,19 +120,24 @@ class Recipe(Section):
     @property
     def stages(self) -> dict[str, Stage]:
         """The stages of all methods, by name, in the order they run."""
-        return {stage.name: stage for method in self.methods for stage in list_stages(method)}
+        stages = {}
+        for method in self.methods:
+            for stage in list_stages(method):
+                stages[stage.name] = stage
+        return stages
 
     def path(self, stage: Stage, kind: str | None = None) -> Path:
         return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder
 
     def rules(self) -> list[str]:
-        """Refuse a method given twice or none, and settings that only the recipe may set."""
+        """Reject a method given twice or none, and settings that only the recipe may set."""
         faults = []
         for name in ("common", *TRAINING, "flt"):
             settings = getattr(self, name)
-            made = [f"run.{key}" for key in ("name", "folder") if key in part(settings, "run")]
-            made += [key for key in ("start", "skip") if key in settings]
-            faults += [f"{name}.{key}: is set by the recipe; leave it out" for key in made]
+            names = [*settings, *(f"run.{key}" for key in part(settings, "run"))]
+            for key in ("run.name", "run.folder", "start", "skip"):
+                if key in names:
+                    faults.append(f"{name}.{key}: is set by the recipe; leave it out")
         if len(set(self.methods)) != len(self.methods) or not self.methods:
             faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
         return faults
@@ -164,12 +169,18 @@ def resolve(recipe: Recipe) -> Resolved:
             models = {"base": recipe.base, "tuned": str(recipe.path(stage, "tune"))}
             length = recipe.analyse.length or recipe.target_len
             settings[stage.name] = {**models, **dataclasses.asdict(recipe.analyse), "length": length}
-        if stage.kind == "merge":  # keeps the positions of the replayed model
-            last = experiments[stage._replace(kind="replay").name]
-            has_length = last.position.frequency.method == "dynamic_ntk"
+        if stage.kind == "merge":
             path = str(recipe.path(stage, "replay"))
-            chosen = {"positions": path, "train_len": None if has_length else recipe.target_len}
-            settings[stage.name] = {"models": [recipe.base, path], "weights": list(recipe.merge.weights), **chosen}
+            # The merged model keeps the positions of the replayed one. Its window is T, the length that it was extended
+            # to. Under dynamic NTK the frequencies follow from the window, which must stay that of the replay.
+            last = experiments[stage._replace(kind="replay").name]
+            is_dynamic = last.position.frequency.method == "dynamic_ntk"
+            settings[stage.name] = {
+                "models": [recipe.base, path],
+                "weights": list(recipe.merge.weights),
+                "positions": path,
+                "train_len": None if is_dynamic else recipe.target_len,
+            }
     return Resolved(recipe, experiments, settings)
 
 
@@ -179,18 +190,22 @@ def collecting(faults: list[str], stage: str) -> Iterator[None]:
     try:
         yield
     except LabError as error:
-        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
+        for line in str(error).splitlines():
+            faults.append(f"{stage}.{line}")
 
 
 def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
     """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
-    with TemporaryDirectory() as place:  # holds the configs of models that are not trained yet
+    # A replay inherits from the config of the model that it starts from, which is not trained yet. That config is
+    # written to a temporary folder, and the paths of it are replaced by the real ones afterwards.
+    with TemporaryDirectory() as place:
         untrained = dataclasses.replace(recipe, folder=place)
         for stage in recipe.stages.values():
             replays = stage.kind == "replay"
             start = untrained.path(stage, "extend") if replays else Path(recipe.base)
+            # Without the config of its extension, which had faults, a replay has nothing to inherit from.
             if stage.kind not in TRAINING or (replays and not start.exists()):
                 continue
             file = Path(place) / f"{stage.name}.yaml"
@@ -199,7 +214,8 @@ def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
                 experiment = load_experiment(file)
                 untrained.path(stage).mkdir()
                 (untrained.path(stage) / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
-                start = recipe.path(stage, "extend") if replays else start
+                if replays:
+                    start = recipe.path(stage, "extend")
                 experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
     if faults:
         raise ConfigError(*(fault.replace(place, recipe.folder) for fault in faults))
@@ -212,16 +228,18 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
     sample = {**full, "window": round(SAMPLE_FRAC * recipe.target_len)}
     values: dict[str, Any] = {"data": {"tune": full, "extend": sample, "replay": {"window": source.window}}[stage.kind]}
     if source.tokenizer is not None:
-        values["data"]["tokenizer"] = source.tokenizer  # the base's file, so that stages can share shards
+        # The base's file, not the copy in the folder of the model that a stage starts from: stages share shards by it.
+        values["data"]["tokenizer"] = source.tokenizer
     sections = [recipe.common, getattr(recipe, stage.kind)]
     if stage == ("flt", "extend"):
         sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
+    # Dotted names are merged as on a command line: another method of a section replaces the earlier one with its keys.
     for settings in sections:
-        values = merge(values, settings)
-    skip = SKIPS[stage.method] if stage.kind == "extend" else None
-    if skip is not None:
+        override(values, flatten(copy.deepcopy(settings)))
+    skip = SKIPS[stage.method]
+    if stage.kind == "extend" and skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}
-    if skip is not None and stage.method == "longrecipe":
-        values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
-    own = {"run": {"name": stage.folder, "folder": recipe.folder}, "start": {"path": str(start)}}
-    return merge(values, own)
+        if stage.method == "longrecipe":
+            values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
+    override(values, {"run.name": stage.folder, "run.folder": recipe.folder, "start.path": str(start)})
+    return values
