@@ -53,9 +53,9 @@ def parse(words: Words) -> Experiment:
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
-    flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
-    if len(flags) > 1:
-        raise ConfigError(f"{flags[0]}: contradicts {flags[1]}; leave one of them out")
+    flags = [flag for flag in SYNTAX.flags if getattr(options, flag.lstrip("-"))]
+    if faults := [f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]]:
+        raise ConfigError(*faults)
     return load_experiment(Path(words.places[0]), words.settings)
 
 
