@@ -46,17 +46,17 @@ SPEC = CommandSpec(
 )
 
 
-def parse(words: Words) -> Experiment:
+def parse(args: Arguments) -> Experiment:
     """Read the config and its overrides; reject options that contradict each other or would be ignored."""
-    options = words.options
+    options = args.options
     for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run"), ("--utilisation", "dry_run")):
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
-    flags = [flag for flag in SYNTAX.flags if getattr(options, flag.lstrip("-"))]
+    flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
     if faults := [f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]]:
         raise ConfigError(*faults)
-    return load_experiment(Path(words.places[0]), words.settings)
+    return load_experiment(Path(args.positional[0]), args.settings)
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -68,7 +68,7 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     """Print the config if that is requested, or do some work with it and the options; return the exit status."""
     launch = read_launch(os.environ)
 
-    def print_or_work(words: Words) -> str | int:
+    def print_or_work(args: Arguments) -> str | int:
         try:
             experiment = parse(args)
             if args.options.print_config:
@@ -90,8 +90,7 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     if "--profile" in arguments:
         stopped = NOTHING_WRITTEN
-    lines = partial(settings_lines, Experiment)
-    return run(__doc__, arguments, print_or_work, syntax=SYNTAX, settings=lines, stopped=stopped, report=report)
+    return run(replace(SPEC, stopped=stopped), print_or_work, arguments, report=report)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ SPEC = CommandSpec(
 
 def carry_out(args: Arguments) -> str:
     """Prepare, and return a summary."""
-    overrides = dict(words.settings)
+    overrides = dict(args.settings)
     task = overrides.pop("task", "0/1")
     first, _, stride = str(task).partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):

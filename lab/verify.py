@@ -164,7 +164,7 @@ def carry_out(args: Arguments) -> int:
     lines = list(dict.fromkeys(faults))  # two checks may find the same
     for line in [*lines, f"{summary}: {len(lines)} faults"]:
         show(line, error=True)
-    return FAILED
+    return EXIT_FAILURE
 
 
 main = partial(run, SPEC, carry_out)

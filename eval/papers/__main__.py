@@ -155,10 +155,10 @@ def format_command(arguments: Sequence[str]) -> str:
     return f"probe-lab {shlex.join(arguments).partition('.')[2]}"
 
 
-def is_trained(words: Sequence[str]) -> bool:
-    if words[0] == "lab.sweep":
-        return all(jobs.is_finished(run.experiment) for run in plan(Path(words[1]), {}))
-    return words[0] == "lab.fit" and jobs.is_finished(plan_command(words, {}, {}).experiment)
+def is_trained(arguments: Sequence[str]) -> bool:
+    if arguments[0] == "lab.sweep":
+        return all(jobs.is_finished(run.experiment) for run in plan(Path(arguments[1]), {}))
+    return arguments[0] == "lab.fit" and jobs.is_finished(plan_command(arguments, {}, {}).experiment)
 
 
 def dry_run(table: Table, folder: Path) -> Iterator[str]:

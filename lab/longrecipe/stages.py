@@ -233,13 +233,13 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
     sections = [recipe.common, getattr(recipe, stage.kind)]
     if stage == ("flt", "extend"):
         sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
-    # Dotted names are merged as on a command line: another method of a section replaces the earlier one with its keys.
+    # Another method of a section replaces the earlier one with all its keys.
     for settings in sections:
-        override(values, flatten(copy.deepcopy(settings)))
+        values = merge(values, settings)
     skip = SKIPS[stage.method]
     if stage.kind == "extend" and skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}
         if stage.method == "longrecipe":
             values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
-    override(values, {"run.name": stage.folder, "run.folder": recipe.folder, "start.path": str(start)})
-    return values
+    own = {"run": {"name": stage.folder, "folder": recipe.folder}, "start": {"path": str(start)}}
+    return merge(values, own)

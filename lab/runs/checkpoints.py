@@ -85,7 +85,7 @@ class Checkpoint:
         """Print a line that names files of tensors in its folder that are not its own."""
         strays = {path.name for path in self.folder.glob("*.safetensors")} - self.files.keys()
         if strays:
-            names = brief(", ".join(sorted(strays)))
+            names = abbreviate(", ".join(sorted(strays)))
             show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property

@@ -103,12 +103,11 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
     names = {state.name for state in states.values()}
-    # Stopped comes before failed: the same command has something left to do.
-    if status == STOPPED or names & {"elsewhere", "stopped"}:
-        status = STOPPED
-    elif "failed" in names:
-        status = FAILED
-    return status, list(states.values())
+    # A run may be finished although its process failed: the states count. Stopped comes before failed, because the same
+    # command has something left to do.
+    if status == EXIT_STOPPED or names & {"elsewhere", "stopped"}:
+        return EXIT_STOPPED, list(states.values())
+    return EXIT_FAILURE if "failed" in names else 0, list(states.values())
 
 
 def table(states: Sequence[Progress]) -> str:
@@ -123,21 +122,21 @@ def work(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
     own, of_runs, faults = {}, {}, []
-    for key, value in words.settings.items():
+    for key, value in args.settings.items():
         if key in names:
             own[key] = value
             continue
         # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
         of_runs[key] = value
-        if (near := nearest(key, names, "-")) != "-":
+        if (near := suggest(key, names, "-")) != "-":
             faults.append(f"--{key}: unknown option; {near}")
     options = read_options(SweepOptions, own, faults)
-    runs = plan(Path(words.places[0]), of_runs, seeds=options.seeds, seed=options.seed)
+    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
-    if words.options.dry_run:
+    if args.options.dry_run:
         states = [Progress(run) for run in runs]
         for state in states:
             if is_finished(state.run.experiment):

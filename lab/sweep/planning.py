@@ -199,11 +199,11 @@ def plan_command(
     first = words.index("lab.fit") + 1
     program_words = words[: first - 1]
     if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
-        check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
-    read = SYNTAX.read(words[first:])
+        check_trusted(f"command={abbreviate(shlex.join(program_words))}", "is a program that the sweep names")
+    read = FIT.read(words[first:])
     read.settings.pop(FOR_WANDB, None)
     chosen = {"run.name": AUTO, **read.settings, **settings}
-    config = Path(read.places[0])
+    config = Path(read.positional[0])
     for folder in sweep.resolve().parents if sweep is not None and not config.exists() else ():
         if (folder / config).is_file():
             raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
