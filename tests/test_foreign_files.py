@@ -16,10 +16,7 @@ from tests.fits import UNPROBED, load, settings_of, train
 from tests.refusals import refused
 
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
-OTHERS = {
-    "seed": "--run.seed=7",
-    "corpus": "--data.corpus.seed=7",
-}
+OTHERS = {"seed": "--run.seed=7", "corpus": "--data.corpus.seed=7"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +35,7 @@ def resume(place, run):
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_checkpoint_of_another_run_is_refused(place, run, kind):
-    other = train(place, f"other-{kind}", *SHORT, *OTHERS[kind].split())
+    other = train(place, f"other-{kind}", *SHORT, OTHERS[kind])
     mine, foreign = (candidates(folder / "checkpoints")[0] for folder in (run, other))
     shutil.rmtree(mine)
     place_of = shutil.copytree(foreign, mine.with_name(foreign.name))
@@ -54,21 +51,17 @@ def test_runs_that_differ_in_nothing_that_training_depends_on_share_checkpoints(
 
 
 def test_ranks_share_the_hashing_and_all_learn_of_a_fault(place, ranks, run):
-    hashed = ranks(2).run(hash_files, settings(place, run))
-    assert sorted(itertools.chain(*hashed)) == sorted(
-        path.name for path in candidates(run / "checkpoints")[0].glob("*.safetensors")
-    )
+    words = [*settings_of(place, run.name), *SHORT, "--train.devices=2"]
+    checkpoint = candidates(run / "checkpoints")[0]
+    hashed = ranks(2).run(hash_files, words)
+    assert sorted(itertools.chain(*hashed)) == sorted(path.name for path in checkpoint.glob("*.safetensors"))
     assert all(hashed), "each rank has hashed a file"
-    flipped = candidates(run / "checkpoints")[0] / "weights-00000.safetensors"
+    flipped = checkpoint / "weights-00000.safetensors"
     data = bytearray(flipped.read_bytes())
     data[-5] ^= 1
     flipped.write_bytes(data)
-    for line in ranks(2).run(hash_files, settings(place, run)):
+    for line in ranks(2).run(hash_files, words):
         assert line.startswith(f"{flipped}: has SHA-256 ")
-
-
-def settings(place, run):
-    return [*settings_of(place, run.name), *SHORT, "--train.devices=2"]
 
 
 def hash_files(words):

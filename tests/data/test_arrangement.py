@@ -7,11 +7,6 @@ from lab.data.arrangement import Arrangement, TokenRun, interleave_chunks
 from lab.masks import Causal, Document
 from tests.data.windows import IGNORE, cut
 
-MASKS = {
-    "causal": Causal(),
-    "reset": Document(),
-    "running": Document(ids="running"),
-}
 CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
 
 
@@ -33,11 +28,11 @@ def test_masks_of_a_window_by_hand():
     assert window.tokens == [1, 11, 12, 1, 21, 22, 23]
     assert window.targets == [11, 12, IGNORE, 21, 22, 23, 24]
     first, second = ([1, 11, 12], [11, 12, IGNORE]), ([1, 21, 22, 23], [21, 22, 23, 24])
-    assert arrange(MASKS["causal"], window) == [
+    assert arrange(Causal(), window) == [
         ([1, 11, 12, 1, 21, 22, 23], [11, 12, IGNORE, 21, 22, 23, 24], [0, 1, 2, 3, 4, 5, 6], False)
     ]
-    assert arrange(MASKS["reset"], window) == [(*first, [0, 1, 2], False), (*second, [0, 1, 2, 3], False)]
-    assert arrange(MASKS["running"], window) == [(*first, [0, 1, 2], False), (*second, [3, 4, 5, 6], False)]
+    assert arrange(Document(), window) == [(*first, [0, 1, 2], False), (*second, [0, 1, 2, 3], False)]
+    assert arrange(Document(ids="running"), window) == [(*first, [0, 1, 2], False), (*second, [3, 4, 5, 6], False)]
 
 
 # documents, chunks, and the probability of each order

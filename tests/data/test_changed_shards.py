@@ -3,16 +3,14 @@
 import dataclasses
 import json
 import shutil
-from itertools import islice
 
 import pytest
 
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
-from lab.data.preparation import digest_of_data, is_prepared, prepare, shard_folder
+from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.verify import main as verify
 from tests.data.stores import module_of, refused, text_config, write_corpus
 
 SHARD = "task-00001"
@@ -49,13 +47,8 @@ def exchange_tokens(folder, other):
 
 CHANGES = {  # name: what is done to the folder, and what the line begins with below it
     "cut": (cut, f"{SHARD}/train.tokens.bin: has {{}}"),
-    "emptied": (
-        lambda f, o: (f / SHARD / "train.ends.bin").write_bytes(b""),
-        f"{SHARD}/train.ends.bin: has 0 bytes, its manifest records {{}}",
-    ),
     "no_file": (lambda f, o: (f / SHARD / "train.ends.bin").unlink(), f"{SHARD}/train.ends.bin: is missing; {{}}"),
     "missing": (lambda f, o: shutil.rmtree(f / SHARD), f"{SHARD}: is missing, prepared.json records it"),
-    "renamed": (lambda f, o: (f / SHARD).rename(f / "task-00007"), f"{SHARD}: is missing, {{}}"),
     "copied": (lambda f, o: shutil.copytree(f / "task-00000", f / "task-00003"), "task-00003: is not one of the 3 {}"),
     "copied_over": (lambda f, o: replace(f, f / "task-00000"), f"{SHARD}/manifest.json: is that of task-00000"),
     "swapped": (swap, "task-00000/manifest.json: is that of task-00001"),
@@ -102,19 +95,6 @@ def test_the_folder_of_another_corpus_is_refused(here):
         module_of(config, micro_batch_tokens=64).prepare_data()
 
 
-@pytest.mark.parametrize("name", ["train.tokens.bin", "held_out.ends.bin", "train.sources.bin"])
-def test_a_flipped_bit_is_found_by_the_hashes(here, name, capsys):
-    _, folder, _ = here
-    path, digest = folder / SHARD / name, digest_of_data(folder)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
-    TokenStore.open(folder, "train")
-    assert verify([str(folder)]) == 1
-    assert f"{path}: has SHA-256 " in capsys.readouterr().err
-    assert digest_of_data(folder) == digest, "which the manifests record"
-
-
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "other_shard", "read_only"])
 def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
     _, folder, _ = here
@@ -146,12 +126,7 @@ def test_another_wording_makes_other_shards(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(synthetic, name, getattr(synthetic, name).replace("magic", "odd").replace(" ", "  ", 1))
             assert shard_folder(config) != before, name
-    with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "NEEDLE", " One of the odd numbers is {number}.")
-        assert not is_prepared(config)
-        prepare(config, progress=False)
-        assert TokenStore.open(shard_folder(config), "train").read(0, 10**6).tolist() != text
-    patched = module_of(config, micro_batch_tokens=128)
-    patched.prepare_data()
-    patched.setup()
-    assert len(list(islice(patched.batches(), 2))) == 2
+    monkeypatch.setattr(synthetic, "NEEDLE", " One of the odd numbers is {number}.")
+    assert not is_prepared(config)
+    prepare(config, progress=False)
+    assert TokenStore.open(shard_folder(config), "train").read(0, 10**6).tolist() != text

@@ -13,8 +13,7 @@ from tests.data.stores import refused, text_config, write_corpus
 
 
 def rewrite(path):
-    """Write other text of the same size."""
-    path.write_text(path.read_text().replace("number", "rebmun"))
+    path.write_text(path.read_text().replace("number", "rebmun"))  # of the same size
 
 
 CHANGES = {

@@ -3,14 +3,16 @@ import gzip
 import itertools
 import json
 import lzma
+import sysconfig
+from pathlib import Path
 
 import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lab.data.config import DataConfig, Dataset, Slimpajama, Text
-from lab.data.corpora import TextDocument, open_corpus
+from lab.data.config import DataConfig, Dataset, Slimpajama, Stdlib, Text
+from lab.data.corpora import TextDocument, cut_definitions, open_corpus
 from lab.data.preparation import prepare
 from lab.data.text_files import read_texts
 from tests.data.stores import refused, text_config
@@ -97,20 +99,10 @@ def test_a_file_of_text_is_one_document_named_by_its_file(tmp_path):
     (tmp_path / "deep" / "notes.md").write_text("# head")
     (tmp_path / "deep" / "code.py").write_text("import os")
     (tmp_path / "picture.png").write_text("no text")
-    a, b, notes, code = (
-        TextDocument("first\r\nsecond ü", "a"),
-        TextDocument("other", "b"),
-        TextDocument("# head", "notes"),
-        TextDocument("import os", "code"),
-    )
-    expected = {
-        "": [a, code, b, notes],
-        "*": [a, code, b, notes],
-        "*.txt": [a],
-        "**/*.txt": [a, b],
-        "d*/[cn]*": [code, notes],
-    }
-    for pattern, documents in expected.items():
+    texts = {"a": "first\r\nsecond ü", "b": "other", "notes": "# head", "code": "import os"}
+    expected = {"": "a code b notes", "*": "a code b notes", "*.txt": "a", "**/*.txt": "a b", "d*/[cn]*": "code notes"}
+    for pattern, names in expected.items():
+        documents = [TextDocument(texts[name], name) for name in names.split()]
         assert read_all(Text(path=str(tmp_path / pattern))) == documents, pattern
     with refused(f"data.corpus.path={tmp_path / '*.rst'}: no .jsonl{{}}"):
         read_all(Text(path=str(tmp_path / "*.rst")))
@@ -124,18 +116,17 @@ def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
     assert items == [TextDocument("y", "web"), TextDocument("z", "unknown"), TextDocument("w", "unknown")]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b'{"text": "caf\xe9"}', "not UTF-8"),
-        (b'{"text": "\\ud800"}', "not UTF-8"),
-        (b'{"text": "cut', "not JSON"),
-        (b'["text"]', "not a JSON object"),
-        (b'{"txt": "a"}', "no text in field 'text'"),
-        (b'{"text": ["a"]}', "no text in field 'text'"),
-        (b'{"text": " \\n\\t "}', "empty"),
-    ],
-)
+LINES_OF_NO_USE = {
+    b'{"text": "caf\xe9"}': "not UTF-8",
+    b'{"text": "\\ud800"}': "not UTF-8",
+    b'{"text": "cut': "not JSON",
+    b'["text"]': "not a JSON object",
+    b'{"text": ["a"]}': "no text in field 'text'",
+    b'{"text": " \\n\\t "}': "empty",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), LINES_OF_NO_USE.items())
 def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     before, dropped, after = read_all(Text(path=str(tmp_path)))
@@ -190,3 +181,36 @@ def test_many_files_are_divided_among_512_tasks(tmp_path):
     texts = [[item.text for item in reader.read(task)] for task in range(512)]
     assert [len(each) for each in texts] == [3] * 76 + [2] * 436
     assert sorted(itertools.chain.from_iterable(texts)) == sorted(f"text {number}" for number in range(1100))
+
+
+CUTS = {
+    "function": ["import os\n\n", "def f():\n    pass\n"],
+    "decorators_and_class": [
+        "x = 1\n",
+        "@one\n@two(3)\ndef f():\n    pass\n",
+        "class A:\n    def g(self): ...\ny = 2\n",
+    ],
+    "nested_is_not_cut": ["if x:\n    def f(): ...\n"],
+    "crlf": ["x = 1\r\n", "def f():\r\n    pass\r\n"],
+    "form_feed": ["x = 1\n\x0c\n", "def f(): ...\n"],
+    "line_separator": ["x = 'a\u2028b'\n", "def f(): ...\n"],
+    "null_byte": ["x = 1\x00\ndef f(): ...\n"],
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("pieces", CUTS.values(), ids=CUTS)
+def test_source_is_cut_before_each_definition(pieces):
+    assert cut_definitions("".join(pieces)) == pieces
+
+
+def test_reader_names_the_package_and_leaves_out_installed_ones():
+    reader = open_corpus(DataConfig(corpus=Stdlib()))
+    assert reader.n_tasks == 16
+    files = [Path(name) for name in reader.listing.files]
+    assert Path("json/decoder.py") in files
+    assert not [path for path in files if "site-packages" in path.parts]
+    task = files.index(Path("json/decoder.py")) % 16
+    documents = [item for item in reader.read(task) if isinstance(item, TextDocument) and item.source == "json"]
+    decoder = (Path(sysconfig.get_path("stdlib")) / "json/decoder.py").read_text()
+    assert any(item.text in decoder and item.text.startswith("class JSONDecoder(object):") for item in documents)

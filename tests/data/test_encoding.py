@@ -22,6 +22,7 @@ OWN = {  # settings in a tokenizer.json, by where they are
     "dropout": {"model": {"dropout": 0.5}},
 }
 OWN["padding"]["padding"] |= {"pad_to_multiple_of": None, "pad_token": "<bos>"}
+MIXTURE = "foo|  |\n|\n\n|\t|Bar's|12345|.|...|\u00e9|\u2460|x=| | and| the"  # of parts of a text
 LLAMA = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -81,24 +82,7 @@ def tokenizers_for(text):
 
 def test_pieces_have_the_tokens_of_the_whole(monkeypatch):
     monkeypatch.setattr(encoding, "PIECE", 600)
-    parts = [
-        "foo",
-        "  ",
-        "\n",
-        "\n\n",
-        "\t",
-        "Bar's",
-        "12345",
-        ".",
-        "...",
-        "\u00e9",
-        "\u2460",
-        "x=",
-        " ",
-        " and",
-        " the",
-    ]
-    text = "".join(np.random.default_rng(0).choice(parts, 8000).tolist())
+    text = "".join(np.random.default_rng(0).choice(MIXTURE.split("|"), 8000).tolist())
     for name, tokenizer in tokenizers_for(text).items():
         pieces = encoding.cut_text(text, lambda part, by=tokenizer: by.encode(part, add_special_tokens=False).ids)
         assert len(pieces) > 20, name
@@ -127,31 +111,7 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
 
 
-ALPHABETS = {
-    "ascii": range(0x20, 0x7F),
-    "control_and_white_space": [0, 1, 9, 10, 11, 12, 13, 27, 28, 0x85, 0xA0, 0x2028, 0x3000],
-    "latin_greek_cyrillic": range(0xA0, 0x530),
-    "combining_and_joiners": [*range(0x300, 0x330), 0x200D, 0xFE0F, 0x202E],
-    "chinese_korean": [*range(0x4E00, 0x4F00), *range(0xAC00, 0xAD00)],
-    "emoji_and_beyond": [*range(0x1F300, 0x1F400), 0x10FFFF, 0xE000],
-    "all_together": [9, 10, 32, *range(48, 58), *range(97, 123), 0xE9, 0x301, 0x4E2D, 0x1F600],
-}
-
-
-@pytest.mark.parametrize("alphabet", ALPHABETS)
-def test_text_comes_back(bpe, alphabet):
-    rng = np.random.default_rng(len(alphabet))
-    for size in (0, 1, 2, 7, 300):
-        for _ in range(5):
-            text = "".join(map(chr, rng.choice(list(ALPHABETS[alphabet]), size).tolist()))
-            assert bpe.decode(bpe.encode(text).ids) == text
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b'{"version": "1.0"}', b'{"model": {"type": "Nonsense"}}', b"\xff\xfe\x00"],
-    ids=["empty", "cut", "list", "no_model", "unknown_model", "not_utf8"],
-)
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"model": {"type": "Nonsense"}}', b"\xff"])
 def test_a_broken_file_is_one_line(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)

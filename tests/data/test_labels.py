@@ -1,6 +1,5 @@
 """The labels of the generated corpus: documents worked by hand, stored labels in runs, and how methods agree."""
 
-import functools
 import itertools
 import re
 
@@ -23,16 +22,8 @@ from tests.forked import ROOT
 from tests.refusals import refused
 
 DEMO = ROOT / "configs" / "cpu_short.yaml"
-SMALL = Synthetic(
-    words=8,
-    digits=2,
-    median_tokens=70,
-    log_std=0.3,
-    section_tokens=60,
-    quote_prob=0.4,
-    number_prob=0.2,
-    repeat_prob=0.5,
-)
+LENGTHS = {"median_tokens": 70, "log_std": 0.3, "section_tokens": 60}
+SMALL = Synthetic(words=8, digits=2, quote_prob=0.4, number_prob=0.2, repeat_prob=0.5, **LENGTHS)
 # "koput telib zegat fuluf" is repeated; the last "koput" of the sentence was drawn anew. "fuluf" and "zegat" recur.
 FIRST = """One of the magic numbers is 45. telib fuluf 95 koput telib zegat fuluf. koput telib zegat fuluf koput.
 
@@ -65,6 +56,8 @@ def test_copies_worked_by_hand(index):
     assert SMALL.document(index) == text
     found = [*SMALL.copies(index)]
     assert [text[begin:end].strip() for begin, end, _ in found] == words.split()
+    answers = [text[begin:end] for begin, end, _ in SMALL.copies(index, answers=True)]
+    assert answers == re.findall(r"The numbers are (\d+)\.", text)
     for begin, end, earlier in found:  # a copy repeats its word, the first of a document without a space before it
         assert text[:earlier].endswith(text[begin:end].strip())
         assert "\n\n" not in text[earlier:begin].replace("\n\nWhat", "")
@@ -103,29 +96,6 @@ def demo(tmp_path_factory):
     data.prepare_data()
     data.setup()
     return data, [*itertools.islice(data.stream(0), 60)]
-
-
-def test_answers_copy_the_number_that_their_question_asks_for(demo):
-    data, packs = demo
-    tokenizer = load_tokenizer(data.store.shards[0].folder.parent)
-    piece_of = functools.cache(lambda token: tokenizer.decode([token], skip_special_tokens=False))
-    asked = 0
-    for pack in packs:
-        for begin, length in zip(np.cumsum([0, *pack.lengths]), pack.lengths):
-            run = pack.tokens[begin : begin + length]
-            pieces = [piece_of(int(token)) for token in run]
-            text, ends = "".join(pieces), np.cumsum([*map(len, pieces)])
-            for question in re.finditer(r"The numbers are ([^.]*)\.", text):
-                for number in re.finditer("[0-9]+", question[0]):
-                    stated = text[: question.start()].rfind(f"magic numbers is {number[0]}.")
-                    assert stated >= 0
-                    for digit in range(len(number[0])):
-                        copy = question.start() + number.start() + digit + 1  # where the digit ends
-                        source = stated + len("magic numbers is ") + digit + 1
-                        place, origin = np.searchsorted(ends, [copy, source])
-                        assert pack.distances[begin + place - 1] == place - origin
-                        asked += 1
-    assert asked > 200
 
 
 def agreement(packs, method):

@@ -1,13 +1,15 @@
-"""The data module: what stands in the place of the first token where a tokenizer has none."""
+"""The data of a run: the anchor of a tokenizer without a first token."""
+
+from dataclasses import replace
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.arrangement import Arrangement
-from lab.data.config import DataConfig, Text, TokenizerFile
+from lab.data.config import TokenizerFile
 from lab.data.module import build_arrangement
 from lab.data.preparation import prepare
 from lab.masks import Anchor
-from tests.data.stores import module_of
+from tests.data.stores import module_of, text_config
 from tests.data.windows import IGNORE
 
 
@@ -17,14 +19,8 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
     tokenizer.save(str(tmp_path / "words.json"))
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("a b a b b")
-    config = DataConfig(
-        corpus=Text(path=str(tmp_path / "corpus")),
-        tokenizer=TokenizerFile(path=str(tmp_path / "words.json"), eos="<end>"),
-        mode="concatenated",
-        window=7,
-        held_out_frac=0.0,
-        folder=str(tmp_path / "shards"),
-    )
+    words = TokenizerFile(path=str(tmp_path / "words.json"), eos="<end>")
+    config = replace(text_config(tmp_path, tokenizer=words, mode="concatenated", held_out_frac=0.0), window=7)
     prepare(config, progress=False)
     assert build_arrangement(config, Anchor()) == Arrangement(mask=Anchor(), anchor=0)
     data = module_of(config, seed=0, micro_batch_tokens=7, mask=Anchor())

@@ -1,12 +1,14 @@
 """Opening a corpus and its first packs: what is read does not grow with the corpus or with the steps done."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.shards import TokenShardWriter, TokenStore
-from tests.data.stores import stream_over, text_config, write_corpus
+from tests.data.stores import drawn_lengths, make_store, numbered_documents, stream_over, text_config, write_corpus
 
 DOCUMENTS = 200_000  # of each shard
 WINDOW = 8
@@ -25,10 +27,8 @@ def corpus(tmp_path_factory, lengths):
     for number, ends in enumerate(lengths.cumsum(1)):
         writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
         writer.write("train", "tokens", np.arange(ends[-1], dtype="<u4"), "<u2")
-        writer.ends["train"], writer.owners["train"] = (
-            [0, *ends.tolist()],
-            [writer.sources.setdefault("made", 0)] * DOCUMENTS,
-        )
+        writer.sources["made"] = 0
+        writer.ends["train"], writer.owners["train"] = [0, *ends.tolist()], [0] * DOCUMENTS
         writer.close(folder / f"task-{number:05d}")
     index_documents(folder, WINDOW)
     return folder
@@ -74,3 +74,30 @@ def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
         for mode, window in (("natural", 16), ("concatenated", 16), ("uniform", 5)):
             assert index_segments(store, mode, window).n > 0
             assert store.document_numbers(0, 5)[0] == 0
+
+
+FEW = drawn_lengths(8, 23, 7)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Documents over four shards, the third of which holds no training documents."""
+    documents = numbered_documents(FEW)
+    make_store(tmp_path, [documents[:1], documents[1:14]])
+    writer = TokenShardWriter(tmp_path / ".task-00002.tmp", "<u2")
+    writer.add("held_out", [1, 2], "made")
+    writer.close(tmp_path / "task-00002")
+    writer = TokenShardWriter(tmp_path / ".task-00003.tmp", "<u2")
+    for document in documents[14:]:
+        writer.add("train", document, "made")
+    writer.close(tmp_path / "task-00003")
+    return TokenStore.open(tmp_path, "train")
+
+
+def test_documents_of_every_range_are_numbered_from_its_first(store):
+    owners = [number for number, length in enumerate(FEW) for _ in range(length)]
+    assert store.n_tokens == len(owners)
+    for start, stop in itertools.combinations_with_replacement(range(len(owners) + 1), 2):
+        numbers = store.document_numbers(start, stop - start)
+        assert numbers.dtype == np.int64
+        assert numbers.tolist() == [owner - owners[start] for owner in owners[start:stop]], (start, stop)

@@ -30,10 +30,8 @@ def tagger(folder):
 def labelled(tagger, bpe, text):
     """List (text, label) of every token of a text."""
     texts, ids = token_texts(bpe), bpe.encode(text, add_special_tokens=False).ids
-    return [
-        (texts[token], label)
-        for token, label in zip(ids, align_labels([texts[i] for i in ids], tagger(text)), strict=True)
-    ]
+    words = [texts[token] for token in ids]
+    return list(zip(words, align_labels(words, tagger(text)), strict=True))
 
 
 def test_tokens_take_the_label_of_their_word(tagger, bpe):

@@ -1,10 +1,7 @@
-import json
-from collections import Counter
-
 from lab.data.config import Bpe, DataConfig
 from lab.data.preparation import is_prepared, prepare, prepare_missing, shard_folder
-from lab.data.tokenizer import load_tokenizer
-from tests.data.stores import folder_bytes, read_shard, refused, sentence, text_config, write_corpus
+from lab.data.tokenizer import assign_split, load_tokenizer
+from tests.data.stores import folder_bytes, read_shard, refused, text_config, write_corpus
 
 EOS = 1
 
@@ -42,22 +39,12 @@ def test_a_run_prepares_a_small_text_and_no_larger_one(tmp_path, monkeypatch, ca
     assert is_prepared(config)
 
 
-def test_copies_of_a_text_are_all_on_one_side(tmp_path):
-    (tmp_path / "corpus").mkdir()
-    for name in "abc":  # three files of the same 200 texts, in different orders
-        numbers = sorted(range(200), key=lambda n, name=name: n * ord(name) % 211)
-        rows = [json.dumps({"text": sentence(n)}) for n in numbers]
-        (tmp_path / "corpus" / f"{name}.jsonl").write_text("\n".join(rows))
-    config = text_config(tmp_path, held_out_frac=0.3)
-    prepare(config, progress=False)
-    counts = {}
-    for split in ("train", "held_out"):
-        shards = [shard_folder(config) / f"task-{task:05d}" for task in range(3)]
-        counts[split] = Counter(tuple(ids) for shard in shards for ids, _ in read_shard(shard, split))
-    assert not counts["train"].keys() & counts["held_out"].keys()
-    assert {n for c in counts.values() for n in c.values()} == {3}
-    # 200 texts at 0.3: 60 expected, standard deviation sqrt(200 * 0.3 * 0.7) = 6.5
-    assert abs(len(counts["held_out"]) - 60) < 26
+def test_the_split_of_a_text_is_random_and_its_own():
+    """Of 2,000 texts at 0.3, 600 are expected; the standard deviation is sqrt(2,000 * 0.3 * 0.7) = 20.5."""
+    texts = [f"text {number}" for number in range(2000)]
+    held_out = [text for text in texts if assign_split(text, 0.3) == "held_out"]
+    assert abs(len(held_out) - 600) < 82
+    assert [text for text in reversed(texts) if assign_split(text, 0.3) == "held_out"] == held_out[::-1]
 
 
 def test_the_synthetic_corpus_is_a_function_of_its_config_whatever_the_window(prepared, tmp_path):

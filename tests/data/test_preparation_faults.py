@@ -26,32 +26,26 @@ def test_a_text_that_spells_the_end_token_stays_text(tmp_path, bpe, special):
     settings, text = json.loads(bpe.to_str()), "a page about <eos> tokens"
     for token in settings["added_tokens"]:
         token["special"] = special or token["content"] == "<bos>"
-    (tmp_path / "own.json").write_text(json.dumps(settings))
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}))
-    choice = TokenizerFile(path=str(tmp_path / "own.json"), eos="<eos>")
-    corpus = Text(path=str(tmp_path / "corpus.jsonl"))
-    config = DataConfig(corpus=corpus, tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path))
-    prepare(config, progress=False)
-    ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[0]
+    (ids, _), prepared = prepare_lines(tmp_path, settings, [json.dumps({"text": text})])
     assert (ids.count(1), ids[-1]) == (1, 1)
-    assert load_tokenizer(shard_folder(config)).decode(ids) == text
+    assert load_tokenizer(prepared.folder).decode(ids) == text
 
 
-def prepared_ids(tmp_path, tokenizer, lines):
-    """Prepare lines of JSON with a tokenizer of its own, and read the documents and what was left out."""
+def prepare_lines(tmp_path, tokenizer, lines):
+    """Prepare lines of JSON with a tokenizer of its own; return the first document and the summary."""
     (tmp_path / "own.json").write_text(json.dumps(tokenizer))
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
     choice = TokenizerFile(path=str(tmp_path / "own.json"), eos="<eos>")
     corpus = Text(path=str(tmp_path / "corpus.jsonl"))
     config = DataConfig(corpus=corpus, tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path))
-    found = prepare(config, progress=False)
-    return read_shard(shard_folder(config) / "task-00000", "train")[0], found.skips
+    prepared = prepare(config, progress=False)
+    return read_shard(prepared.folder / "task-00000", "train")[0], prepared
 
 
 def test_a_row_nested_too_deep_is_counted_as_broken(tmp_path, bpe):
     deep = '{"text": "x", "meta": ' + "[" * 100_000 + "]" * 100_000 + "}"
-    _, skips = prepared_ids(tmp_path, json.loads(bpe.to_str()), [deep, '{"text": "a page"}'])
-    assert skips == {"not JSON": 1}
+    _, prepared = prepare_lines(tmp_path, json.loads(bpe.to_str()), [deep, '{"text": "a page"}'])
+    assert prepared.skips == {"not JSON": 1}
 
 
 def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path, bpe):
@@ -60,7 +54,7 @@ def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path, bpe):
     (common,) = bpe.encode("e", add_special_tokens=False).ids
     (word,) = [token for token, index in vocabulary.items() if index == common]
     vocabulary[word] = 70_000  # more than two bytes hold
-    ids, _ = prepared_ids(tmp_path, settings, ['{"text": "eee"}'])[0]
+    ids, _ = prepare_lines(tmp_path, settings, ['{"text": "eee"}'])[0]
     assert 70_000 in ids
 
 
@@ -68,7 +62,7 @@ def test_a_normalizer_that_deletes_text_is_refused(tmp_path, bpe):
     settings = json.loads(bpe.to_str())
     settings["normalizer"] = {"type": "Replace", "pattern": {"Regex": "."}, "content": ""}
     with refused("tokenizer.json: turns the text a into nothing"):
-        prepared_ids(tmp_path, settings, ['{"text": "a page"}'])
+        prepare_lines(tmp_path, settings, ['{"text": "a page"}'])
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):

@@ -9,11 +9,12 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from lab.data.arrangement import Arrangement
 from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
-from lab.data.corpora import to_document
+from lab.data.corpora import TextDocument, to_document
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenShardWriter, TokenStore
-from lab.masks import Document
+from lab.data.tokenizing import cut_conversation, cut_samples
+from lab.masks import Causal, Document
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -36,24 +37,15 @@ def turns(*pairs):
     return {"conversations": [{"from": role, "value": text} for role, text in pairs]}
 
 
-def write_rows(folder, rows, name="part.jsonl"):
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
-    return folder
+def write_rows(folder, rows):
+    folder.mkdir()
+    (folder / "part.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return str(folder)
 
 
-def config_of(corpus, place, tokenizer, settings):
+def config_of(corpus, place, tokenizer, **settings):
     values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
     return DataConfig(corpus=corpus, tokenizer=tokenizer, **values)
-
-
-def conversations(place, tokenizer, rows, **settings):
-    return config_of(Conversations(path=str(write_rows(place / "corpus", rows))), place, tokenizer, settings)
-
-
-def texts(place, tokenizer, rows, **settings):
-    named = [{"text": row["text"], "meta": {"redpajama_set_name": row.get("kind")}} for row in rows]
-    return config_of(Slimpajama(path=str(write_rows(place / "corpus", named))), place, tokenizer, settings)
 
 
 def opened(config):
@@ -75,37 +67,28 @@ def scored(*words):
     return [(word, True) for word in words]
 
 
-# conversations out of rows
+HELLO, BYE = (" Hello.\n", True), (" Bye\n", True)  # scored
+CONVERSATIONS = {
+    "system_and_other_names": (
+        turns(("system", "Be kind."), ("user", "Hi"), ("assistant", " Hello. \n")),
+        [("SYSTEM: Be kind.\nUSER: Hi\nASSISTANT:", False), HELLO],
+    ),
+    "two_turns_each": (
+        turns(("human", "Hi"), ("gpt", "Hello."), ("human", "Bye"), ("gpt", "Bye")),
+        [("USER: Hi\nASSISTANT:", False), HELLO, ("USER: Bye\nASSISTANT:", False), BYE],
+    ),
+    "begins_with_responses_and_ends_with_a_prompt": (
+        turns(("gpt", "Hello."), ("gpt", "Bye"), ("human", "Hi")),
+        [("ASSISTANT:", False), HELLO, ("ASSISTANT:", False), BYE, ("USER: Hi\n", False)],
+    ),
+    "an_empty_response_is_not_scored": (
+        turns(("human", "Hi"), ("gpt", " "), ("gpt", "Bye")),
+        [("USER: Hi\nASSISTANT: \nASSISTANT:", False), BYE],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        pytest.param(
-            turns(("system", "Be kind."), ("user", "Hi"), ("assistant", " Hello. \n")),
-            [("SYSTEM: Be kind.\nUSER: Hi\nASSISTANT:", False), (" Hello.\n", True)],
-            id="system_and_other_names",
-        ),
-        pytest.param(
-            turns(("human", "Hi"), ("gpt", "Hello."), ("human", "Bye"), ("gpt", "Bye")),
-            [("USER: Hi\nASSISTANT:", False), (" Hello.\n", True), ("USER: Bye\nASSISTANT:", False), (" Bye\n", True)],
-            id="two_turns_each",
-        ),
-        pytest.param(
-            turns(("gpt", "Hello."), ("gpt", "Bye"), ("human", "Hi")),
-            [
-                *(("ASSISTANT:", False), (" Hello.\n", True)),
-                *(("ASSISTANT:", False), (" Bye\n", True), ("USER: Hi\n", False)),
-            ],
-            id="begins_with_responses_and_ends_with_a_prompt",
-        ),
-        pytest.param(
-            turns(("human", "Hi"), ("gpt", " "), ("gpt", "Bye")),
-            [("USER: Hi\nASSISTANT: \nASSISTANT:", False), (" Bye\n", True)],
-            id="an_empty_response_is_read_only",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("row", "parts"), CONVERSATIONS.values(), ids=CONVERSATIONS)
 def test_a_conversation_in_parts(row, parts):
     document = to_document(row, Conversations(path="all"), "place")
     assert document.parts == tuple(parts)
@@ -124,7 +107,6 @@ NO_RESPONSE = "a conversation without a response"
         ({"conversations": [{"value": "Hi"}]}, BAD_TURN),
         ({"conversations": [{"from": "bing", "value": "Hi"}]}, BAD_TURN),
         (turns(("human", "Hi"), ("gpt", 3)), BAD_TURN),
-        (turns(("human", "Hi")), NO_RESPONSE),
         (turns(("human", "Hi"), ("gpt", " \n")), NO_RESPONSE),
         (turns(("human", "Hi"), ("gpt", "\ud800")), "not UTF-8"),
     ],
@@ -134,12 +116,9 @@ def test_what_is_no_conversation_is_dropped(row, reason):
     assert to_document(row, Conversations(path="all"), "place") == reason
 
 
-# tokens and marks
-
-
 def test_the_tokens_of_a_conversation_and_which_are_scored(tmp_path, tokenizer):
     rows = [turns(("human", "Hi"), ("gpt", "Hello.")), turns(("human", "Hi Hi"), ("gpt", "Bye"), ("human", "Bye"))]
-    store = opened(conversations(tmp_path, tokenizer, rows))
+    store = opened(config_of(Conversations(path=write_rows(tmp_path / "corpus", rows)), tmp_path, tokenizer))
     first = [*scored("<bos>"), *read("USER:", " ", "Hi", "\n", "ASSISTANT:")]
     first += scored(" ", "Hello.", "\n", "<eos>")
     second = [*scored("<bos>"), *read("USER:", " ", "Hi", " ", "Hi", "\n", "ASSISTANT:"), *scored(" ", "Bye", "\n")]
@@ -150,19 +129,11 @@ def test_the_tokens_of_a_conversation_and_which_are_scored(tmp_path, tokenizer):
 
 
 def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
-    rows = [{"text": "Hi Bye", "kind": "books"}, {"text": "Hello.", "kind": "news"}]
-    store = opened(texts(tmp_path, tokenizer, rows, tags=True))
-    assert words_of(store) == [
-        *scored("<bos>"),
-        *read("books", "\n"),
-        *scored("Hi", " ", "Bye", "<eos>"),
-        *scored("<bos>"),
-        *read("news", "\n"),
-        *scored("Hello.", "<eos>"),
-    ]
-
-
-# marks in stores and packs
+    texts = {"books": "Hi Bye", "news": "Hello."}
+    rows = [{"text": text, "meta": {"redpajama_set_name": name}} for name, text in texts.items()]
+    store = opened(config_of(Slimpajama(path=write_rows(tmp_path / "corpus", rows)), tmp_path, tokenizer, tags=True))
+    first = [*scored("<bos>"), *read("books", "\n"), *scored("Hi", " ", "Bye", "<eos>")]
+    assert words_of(store) == [*first, *scored("<bos>"), *read("news", "\n"), *scored("Hello.", "<eos>")]
 
 
 LENGTHS = drawn_lengths(3, 40, 13)
@@ -204,12 +175,8 @@ def answers(documents, marks):
 def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
     documents, marks, store = marked
     segments = index_segments(store, mode, 9)
-    arrangement = {
-        "causal": Arrangement(),
-        "document": Arrangement(mask=Document()),
-        "chunks": Arrangement(mask=Document(chunks=3)),
-    }[mask]
-    stream = stream_over(store, segments, arrangement=arrangement, pack_tokens=9, seed=4)
+    masks = {"causal": Causal(), "document": Document(), "chunks": Document(chunks=3)}
+    stream = stream_over(store, segments, arrangement=Arrangement(mask=masks[mask]), pack_tokens=9, seed=4)
     wanted, seen = answers(documents, marks), []
     for pack in itertools.islice(stream, segments.n if mode != "uniform" else 3 * segments.n):
         for tokens, targets, _, _ in runs_of(pack):
@@ -221,3 +188,59 @@ def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
     elif mode == "concatenated":
         last = sum(LENGTHS) // 9 * 9
         assert sorted(seen) == [(token, wanted[token]) for token in range(1, last + 1)]
+
+
+def parts_of(text):
+    """Parts of words; those in capitals are scored."""
+    return tuple((word, word.isupper()) for word in text.split())
+
+
+def spoken(text):
+    return TextDocument(text, "part", parts_of(text))
+
+
+def count(parts):
+    return len(parts)
+
+
+def kept(items, **settings):
+    corpus = Conversations(path="x", **settings)
+    return [
+        " ".join(text for text, _ in item.parts) if isinstance(item, TextDocument) else item
+        for item in cut_samples(corpus, items, count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("a A b B c C", 6, ["a A b B c C"]),
+        ("a A b B c C", 5, ["a A b B", "c C"]),
+        ("a A b B c C", 3, ["a A", "b B", "c C"]),
+        ("a A b B c C", 1, ["a A", "b B", "c C"]),  # an exchange is never cut
+        ("A b B c", 2, ["A", "b B", "c"]),
+        ("a A b B", None, ["a A b B"]),
+    ],
+)
+def test_cuts_are_between_exchanges(text, most, expected):
+    pieces = list(cut_conversation(parts_of(text), most, count))
+    assert pieces == [parts_of(piece) for piece in expected]
+    assert sum(pieces, ()) == parts_of(text)
+
+
+def test_short_foreign_and_unanswered_ones_are_left_out_and_counted():
+    short = "shorter than 3 tokens"
+    items = [spoken(text) for text in ("a A", "a A b", "a A b B c C d D e", "\u0431 \u0432 A \u0433")]
+    found = kept([*items, "empty"], min_tokens=3, max_tokens=4, min_ascii=0.5)
+    other, no_answer = "of other letters than ASCII", "a conversation without a response"
+    assert found == [short, "a A b", "a A b B", "c C d D", no_answer, other, "empty"]
+    found = kept([spoken("a A b B c C d D e E")], min_tokens=3, max_tokens=4)
+    assert found == ["a A b B", "c C d D", short], "what remains of a long one"
+
+
+def test_the_limit_counts_samples_and_what_follows_is_not_read():
+    def items():
+        yield from [spoken("a A b B"), "empty", spoken("c C")]
+        pytest.fail("read beyond the limit")
+
+    assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", "empty", "c C"]

@@ -8,13 +8,12 @@ import pytest
 
 from lab.core.errors import ConfigError
 from lab.data.batch import to_batch
-from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
-from lab.data.selecting import Selection
+from lab.data.selecting import Selection, read_token_types
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.skip.methods import LongRecipe
-from tests.data.stores import drawn_lengths, make_store, module_of, refused, stream_over
+from tests.data.stores import drawn_lengths, make_store, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 
 WINDOW, BUDGET, SEED = 40, 12, 5  # tokens of the text that a sample is made of, tokens of a sample
@@ -88,28 +87,6 @@ def test_samples_by_definition(text, types):
     assert (totals[2] > 0) == (types in ("few", "rare"))
 
 
-# the file of token types
-
-
-@pytest.fixture
-def joined(prepared):
-    return DataConfig(**{**vars(prepared), "mode": "concatenated"})
-
-
-@pytest.fixture
-def write(joined, tmp_path):
-    """A function that writes a result for the small corpus's tokenizer, changed as asked, and returns its folder."""
-
-    def write(**values):
-        tokenizer = load_tokenizer(shard_folder(joined))
-        result = {"tokenizer": vocabulary_hash(tokenizer), "token_ids": [tokenizer.token_to_id("7")], **values}
-        (tmp_path / "impact").mkdir(exist_ok=True)
-        (tmp_path / "impact" / "impact.json").write_text(json.dumps(result))
-        return tmp_path / "impact"
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("values", "line"),
     [
@@ -118,8 +95,9 @@ def write(joined, tmp_path):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_file_is_refused_in_one_line(values, line, joined, write):
-    folder = write(**values)
-    skip = LongRecipe(target_len=200, selection=str(folder))
-    with refused(f"skip.selection={folder}: {line}", ConfigError):
-        module_of(joined, seed=0, micro_batch_tokens=128, skip=skip).setup()
+def test_a_wrong_file_is_refused_in_one_line(values, line, prepared, tmp_path):
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    result = {"tokenizer": vocabulary_hash(tokenizer), "token_ids": [tokenizer.token_to_id("7")], **values}
+    (tmp_path / "impact.json").write_text(json.dumps(result))
+    with refused(f"skip.selection={tmp_path}: {line}", ConfigError):
+        read_token_types(tmp_path, tokenizer)

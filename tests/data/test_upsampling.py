@@ -97,10 +97,8 @@ def test_scored_marks_are_carried_over(tmp_path, tokenizer, monkeypatch):
     marked = {}
     for one in (config.base, config):
         store = TokenStore.open(shard_folder(one), "train")
-        ends = np.concatenate([shard.ends for shard in store.shards])
-        starts = [0, *ends[:-1].tolist()]
-        spans = [(start, int(end) - start) for start, end in zip(starts, ends)]
-        marked[one.upsample] = [(tuple(store.read(*span)), tuple(store.read(*span, "scored"))) for span in spans]
+        parts = [(shard, shard.part(document)) for shard in store.shards for document in range(len(shard.ends))]
+        marked[one.upsample] = [(tuple(shard.tokens[part]), tuple(shard.scored[part])) for shard, part in parts]
     assert set(marked[upsample]) < set(marked[None])
     assert any(any(scored) for _, scored in marked[upsample])
     assert len(marked[upsample]) != len(set(marked[upsample])), "some are copied"

@@ -89,11 +89,8 @@ def cut(documents, start, length):
 
 def without_bos(window):
     """Leave out the BOS that begins a document."""
-    kept = [
-        place
-        for place, token in enumerate(window.tokens)
-        if token != BOS or (place and window.documents[place - 1] == window.documents[place])
-    ]
+    begins = [place == 0 or window.documents[place - 1] != d for place, d in enumerate(window.documents)]
+    kept = [place for place, token in enumerate(window.tokens) if token != BOS or not begins[place]]
     return Window(*([column[place] for place in kept] for column in (window.tokens, window.targets, window.documents)))
 
 
