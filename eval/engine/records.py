@@ -88,7 +88,6 @@ KINDS = {  # by what find_kind returns
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
     "distance": Kind("distance", "numbers found", NUMBER, length="distance"),
-    "needles_by_distance": Kind("distance", "numbers found, several in a test", (), length="distance"),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats", "distance"),
     "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats", "distance"),
@@ -171,7 +170,7 @@ def convert_row(row: Row) -> Iterator[Row]:
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
     shared |= {"below": None, "censored": None, "passed": np.nan, "dips": 0}
     if kind is not None and row["score"] is not None:
-        if kind.unit == "share" and row.get("metric") != "needles_by_distance":  # whose numbers depend on each other
+        if kind.unit == "share":
             shared["passed"] = row.get("passed", row.get("found", np.nan))
         yield shared | {
             "evaluation": kind.evaluation,

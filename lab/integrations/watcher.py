@@ -54,18 +54,15 @@ class Watcher:
         *,
         window: int,
         input: str = "input_ids",
-        labels: str = "labels",
-        targets: str = "targets",
         logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
         demand_every: int = 1,
     ) -> None:
         """Register the hook.
 
-        `window` is the longest row in tokens. `input` names the argument of token ids, `labels` that of labels as
-        transformers takes them, `targets` that of labels already shifted by one. `logits` takes the logits, (B, T,
-        vocabulary), out of what the forward returns. `haystack` is the text in which probes hide numbers; default:
-        generated text. g is counted in every `demand_every`-th forward.
+        `window` is the longest row in tokens. `input` names the argument of token ids. `logits` takes the logits,
+        (B, T, vocabulary), out of what the forward returns. `haystack` is the text in which probes hide numbers;
+        default: generated text. g is counted in every `demand_every`-th forward.
 
         Raises: ConfigError, DataError.
         """
@@ -75,13 +72,11 @@ class Watcher:
         self.inner = retrieval.unwrap(model)
         self.config = getattr(self.inner, "config", None)
         self.parameters = inspect.signature(self.inner.forward).parameters
-        self.names = {"input": input, "labels": labels, "targets": targets}
+        self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
-        for option, name in self.names.items():
-            # A default is no error: few models take labels or targets.
-            if name not in self.parameters and name != option and not takes_any:
-                rule = "is no argument of the model's forward; use one of"
-                raise ConfigError(f"{option}={name}: {rule}: {', '.join(self.parameters)}")
+        if input not in self.parameters and not takes_any:
+            rule = "is no argument of the model's forward; use one of"
+            raise ConfigError(f"input={input}: {rule}: {', '.join(self.parameters)}")
         self.demand_every = demand_every
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counts = PositionCounts(window), PositionCounts(window)
@@ -101,7 +96,7 @@ class Watcher:
             return
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
-            received = layout.read_arguments(arguments.get(self.names["input"]), arguments, self.config)
+            received = layout.read_arguments(arguments.get(self.input), arguments, self.config)
             if not self.is_repeated(received.tokens):
                 self.enqueue(received, arguments)
         # Any error: the training must not depend on its being counted.
@@ -122,10 +117,10 @@ class Watcher:
         """Copy the arguments to the host, and give every TOGETHER of them to the thread."""
         is_on_gpu = received.tokens.is_cuda
         if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
-            targets = arguments.get(self.names["targets"], arguments.get("shift_labels"))
+            targets = arguments.get("targets", arguments.get("shift_labels"))
             received.is_shifted = targets is not None
             if targets is None:
-                targets = arguments.get(self.names["labels"])
+                targets = arguments.get("labels")
             if targets is not None:
                 received.targets = torch.atleast_2d(targets)
         else:
@@ -265,7 +260,7 @@ class Watcher:
 
     def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
         """Run the model; return at least the logits of the last `n` tokens."""
-        options: dict[str, Any] = {self.names["input"]: tokens.to(next(self.inner.parameters()).device)}
+        options: dict[str, Any] = {self.input: tokens.to(next(self.inner.parameters()).device)}
         # Arguments of transformers. All logits of a long prompt and a large vocabulary would take gigabytes.
         if "use_cache" in self.parameters:
             options["use_cache"] = False

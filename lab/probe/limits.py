@@ -49,12 +49,12 @@ import numpy as np
 from scipy.optimize import brentq, isotonic_regression
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
 
+from lab.core.arrays import FloatArray, IntArray
+
 GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the standard deviation apart at any p
 MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger
 EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
 
-Floats = np.typing.NDArray[np.float64]
-Ints = np.typing.NDArray[np.int64]
 Bools = np.typing.NDArray[np.bool_]
 
 
@@ -74,7 +74,7 @@ class Design:
         return bool(self.stops[self.looks.index(tests)][passed])
 
     @cached_property
-    def points(self) -> tuple[Ints, Ints, Floats]:
+    def points(self) -> tuple[IntArray, IntArray, FloatArray]:
         """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
         counts, passes, logs = [], [], []
         orders = np.zeros(1)
@@ -92,13 +92,13 @@ class Design:
                 orders[stops] = -np.inf
         return np.concatenate(counts), np.concatenate(passes), np.concatenate(logs)
 
-    def stopping_probabilities(self, shares: Floats) -> Floats:
+    def stopping_probabilities(self, shares: FloatArray) -> FloatArray:
         """Compute the probability of each stopping point at each true share, (shares, points)."""
         counts, passed, log_orders = self.points
         p = np.asarray(shares, dtype=np.float64)[:, None]
         return np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
 
-    def disagreement(self, shares: Floats) -> Floats:
+    def disagreement(self, shares: FloatArray) -> FloatArray:
         """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
         # Imported here, because it takes half a second and only early stopping needs it.
         from scipy.stats import binom
@@ -142,7 +142,7 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     return stop_below(levels[low])
 
 
-def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:
+def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[FloatArray]:
     """Compute, for each look, the predicted probability of the less likely verdict by tests passed.
 
     The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
@@ -235,21 +235,21 @@ class Curve(NamedTuple):
     """The results of several lengths as arrays of one value for each."""
 
     lengths: list[int]
-    tests: Floats
-    passed: Floats
-    low: Floats
-    high: Floats
+    tests: FloatArray
+    passed: FloatArray
+    low: FloatArray
+    high: FloatArray
 
     @property
-    def shares(self) -> Floats:
+    def shares(self) -> FloatArray:
         return self.passed / self.tests
 
     @property
-    def largest_high(self) -> Floats:
+    def largest_high(self) -> FloatArray:
         """Find the largest upper limit of each length and all longer ones."""
         return np.maximum.accumulate(self.high[::-1])[::-1]
 
-    def fit(self) -> Floats:
+    def fit(self) -> FloatArray:
         """Fit the shares by a non-increasing curve, weighted by tests."""
         return isotonic_regression(self.shares, weights=self.tests, increasing=False).x
 
@@ -262,7 +262,7 @@ def to_curve(results: Sequence[LengthResult]) -> Curve:
     return Curve(lengths, *np.array(rows, dtype=np.float64).T)
 
 
-def find_crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> tuple[int, float]:
+def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, threshold: float) -> tuple[int, float]:
     """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
 
     Both are 0 where it begins below, and the last length where it never falls.

@@ -10,7 +10,7 @@ Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -37,7 +37,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
 from lab.probe.probe import Probe, Worker
 from lab.probe.reach import reach
-from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
+from lab.probe.recall import NEAR, RecallTest, half_octaves
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
@@ -50,38 +50,6 @@ def reach_record(results: Sequence[LengthResult], threshold: float, counts: Coun
     if values["reach"] is not None:
         f = f_at(counts, int(values["reach"]))
     return {**values, "f_at_reach": f}
-
-
-def found_by_distance(
-    cases: Sequence[Mapping[str, Any]], distances: Sequence[int], *, confidence: float, seed: int
-) -> list[Row]:
-    """Assign each number to the nearest of the distances, rising; compute each one's retrieval accuracy with limits.
-
-    `cases` are rows with `distances` and `found_each`, one entry a number. Distances without a number are omitted. The
-    limits are quantiles over tests sampled again with replacement.
-    """
-    if not cases:
-        return []
-    of_numbers, found_each = [], []
-    for case in cases:
-        of_numbers.append(case["distances"])
-        found_each.append(case["found_each"])
-    middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    is_near = np.searchsorted(middles, of_numbers)[..., None] == np.arange(len(distances))
-    tests, numbers = is_near.sum(1), (is_near & np.array(found_each)[..., None]).sum(1)
-    # How often each sample has each test. Whole tests are sampled, as the numbers of one depend on each other.
-    times = np.zeros((RESAMPLES, len(cases)), dtype=np.int64)
-    picks = np.random.default_rng(seed).integers(0, len(cases), times.shape)
-    np.add.at(times, (np.arange(RESAMPLES)[:, None], picks), 1)
-    with np.errstate(invalid="ignore"):  # a distance that a sample lacks is nan
-        shares = (times @ numbers) / (times @ tests)
-    rows = []
-    for k, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
-        if n:
-            low, high = np.nanquantile(shares[:, k], [(1 - confidence) / 2, (1 + confidence) / 2])
-            share = {"score": float(found / n), "low": float(low), "high": float(high)}
-            rows.append({"distance": int(distance), "n": int(n), "found": int(found), **share})
-    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +117,6 @@ class Measuring:
             counts_by_distance = map_counts_to_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
             lines += [self.distances.record(result, origin, counts_by_distance) for result in results[1]]
             summary |= reach_record(results[1], config.threshold, counts_by_distance)
-            # Four-needle tests are read at the same distances. Longer ones than the window would mix in extrapolation.
-            fitting: list[Row] = []
-            for result in lengths:
-                if result.length <= self.distances.window:
-                    fitting += result.cases
-            summary["needles_by_distance"] = found_by_distance(
-                fitting, self.distances.distances, confidence=config.confidence, seed=config.seed
-            )
         if self.loss is not None:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()

@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc
 
-from lab.probe.limits import Curve, Floats, LengthResult, find_crossing, share_limits, to_curve
+from lab.core.arrays import FloatArray
+from lab.probe.limits import Curve, LengthResult, find_crossing, share_limits, to_curve
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
 LEVEL = 0.02  # over all distances; stretches that overlap make it 5% of cases without a true reach
@@ -59,7 +60,7 @@ def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | 
     return int(rows[-1])
 
 
-def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequence[LengthResult], Floats]:
+def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequence[LengthResult], FloatArray]:
     """Return the results from the distance on at which reach begins, or all, with their non-increasing fit."""
     fitted = results[find_start(to_curve(results), threshold) or 0 :]
     return fitted, to_curve(fitted).fit().round(DIGITS)

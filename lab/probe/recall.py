@@ -27,10 +27,9 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.core.arrays import IGNORE, IntArray
+from lab.core.arrays import IGNORE, FloatArray, IntArray
 from lab.core.rows import Row
 from lab.evidence.base import Evidence
-from lab.probe.limits import Floats
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin
@@ -120,7 +119,9 @@ class RecallTest:
             if len(sampled) >= FEWEST and len(documents) > 1:
                 self.targets += sampled
 
-    def scores(self, model: Any, targets: Sequence[Target], done: Callable[[int], object] = lambda _: None) -> Floats:
+    def scores(
+        self, model: Any, targets: Sequence[Target], done: Callable[[int], object] = lambda _: None
+    ) -> FloatArray:
         """Score targets with both contexts; `done` is called with the number of contexts of each pass.
 
         The model has `scores`. Contexts of about one length are read side by side, padded after their ends, where no
@@ -150,7 +151,7 @@ class RecallTest:
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
 
-    def summarize(self, scores: Floats, confidence: float = 0.95) -> list[Row]:
+    def summarize(self, scores: FloatArray, confidence: float = 0.95) -> list[Row]:
         """Average the scores of all targets by bin, with limits.
 
         Shapes: scores (targets, 4).

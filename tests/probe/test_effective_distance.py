@@ -2,19 +2,17 @@ import math
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance
-from lab.probe import measuring
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, build_distance_probe, log_probs
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, share_limits
-from lab.probe.measuring import Measuring, ModelInTraining, found_by_distance, reach_record
+from lab.probe.measuring import Measuring, ModelInTraining, reach_record
 from lab.probe.probe import Worker
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
@@ -109,30 +107,6 @@ def test_the_records_of_distances(bpe):
     assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}
     nothing = [replace(result, passed=0) for result in results]
     assert reach_record(nothing, 0.8, counts)["f_at_reach"] is None
-
-
-def test_limits_of_needles_are_those_of_whole_cases_drawn_again(monkeypatch):
-    monkeypatch.setattr(measuring, "RESAMPLES", 60)
-    rng = np.random.default_rng(1)
-    cases = [
-        {"distances": rng.integers(20, 120, 4).tolist(), "found_each": (rng.random(4) < rng.random()).tolist()}
-        for _ in range(12)
-    ]
-    rows = found_by_distance(cases, [30, 60, 110], confidence=0.9, seed=4)
-    draws, near = np.random.default_rng(4), {30: (0, 45), 60: (45.001, 85), 110: (85.001, 999)}
-    samples = [[cases[k] for k in draws.integers(0, 12, 12)] for _ in range(60)]
-
-    def share(drawn, distance):
-        low, high = near[distance]
-        hits = [h for c in drawn for d, h in zip(c["distances"], c["found_each"], strict=True) if low <= d <= high]
-        return (len(hits), sum(hits), sum(hits) / len(hits)) if hits else None
-
-    for row in rows:
-        n, found, score = share(cases, row["distance"])
-        shares = [s[2] for drawn in samples if (s := share(drawn, row["distance"]))]
-        assert (row["n"], row["found"], row["score"]) == (n, found, pytest.approx(score))
-        assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(shares, [0.05, 0.95])))
-    assert sum(row["n"] for row in rows) == 48, "each number is near one of the distances"
 
 
 def test_f_of_a_distance_is_that_of_its_position(bytewise):
