@@ -1,9 +1,7 @@
-"""Draw the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
+"""Plot the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
 
-`findings`, `prompts`, `demand` and `miniature` are drawn from records. `demo` is of runs/cpu_demo_384, `methods` and
+`findings`, `prompts`, `demand` and `miniature` are plotted from records. `demo` is of runs/cpu_demo_384, `methods` and
 `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
-
-The last step writes results/contact_sheet.png: all pictures of the pages, and the report of 27 recorded runs.
 """
 
 import shlex
@@ -14,15 +12,13 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-DOCS, SHEET = Path("docs"), Path("results/contact_sheet.png")
-RECORDS = Path("experiments/miniature/records")
-N_COLUMNS, CELL, GAP = 3, 900, 30  # of the sheet; pixels of a column, and between pictures
+DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
 METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
 LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
-COMMANDS = {  # that draw a picture, the last one in the folder {out}
+COMMANDS = {  # that plot a picture, the last one in the folder {out}
     "demo": [
         "lab.fit configs/cpu_demo.yaml --resume",
         f"lab.fit configs/cpu_demo.yaml --resume {LONGER}",
@@ -44,7 +40,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
 }
 
 
-def draw(name: str) -> int:
+def plot_picture(name: str) -> int:
     """Run the commands of a picture, copy it to the pages, and return the exit status."""
     with TemporaryDirectory() as out:
         for command in COMMANDS[name]:
@@ -59,43 +55,18 @@ def draw(name: str) -> int:
     return 0
 
 
-def write_sheet(path: Path) -> int:
-    """Write the pictures of the pages and of a report on one sheet, and return the exit status."""
-    with TemporaryDirectory() as out:
-        report = Path(out) / "report.png"
-        words = ["-m", "eval.report", *map(str, sorted(RECORDS.glob("*.xz"))), "-o", str(report)]
-        status = subprocess.run([sys.executable, *words], check=False).returncode
-        if status:
-            return status
-        images = []
-        for picture in [*sorted(DOCS.glob("*.png")), report]:
-            image = Image.open(picture).convert("RGB")
-            image.thumbnail((CELL, 4 * CELL), Image.Resampling.LANCZOS)
-            images.append(image)
-    heights = [0] * N_COLUMNS
-    sheet = Image.new("RGB", (N_COLUMNS * CELL, sum(image.height + GAP for image in images)), "white")
-    for image in images:
-        column = heights.index(min(heights))
-        sheet.paste(image, (column * CELL, heights[column]))
-        heights[column] += image.height + GAP
-    path.parent.mkdir(exist_ok=True)
-    sheet.crop((0, 0, sheet.width, max(heights))).save(path)
-    print(f"look at {path}")
-    return 0
-
-
 def main() -> int:
-    """Draw the pictures named on the command line, or all."""
+    """Plot the pictures named on the command line, or all."""
     names = sys.argv[1:] or [*COMMANDS]
     unknown = [name for name in names if name not in COMMANDS]
     if unknown:
         print(f"{unknown[0]}: no picture of the pages; use one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     for name in names:
-        status = draw(name)
+        status = plot_picture(name)
         if status:
             return status
-    return write_sheet(SHEET)
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,23 +9,44 @@ from typing import Any
 
 import numpy as np
 
+from lab.core.errors import ConfigError
 from lab.core.files import write_atomic
+from lab.core.rows import Row
 
+TESTS = "eval/distance*.jsonl"  # of a run folder: results of eval.distance
 FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")
+
+
+def find_tables(folder: Path, names: Iterable[str]) -> list[Path]:
+    """List the tables of records that exist.
+
+    Raises: ConfigError if there are none.
+    """
+    tables = [table for name in names if (table := folder / f"{name}.jsonl.xz").exists()]
+    if not tables:
+        raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
+    return tables
+
+
+def read_tests(run: Path) -> Iterator[Row]:
+    """Read the results of eval.distance in a run folder."""
+    for path in run.glob(TESTS):
+        yield from map(json.loads, path.read_text("utf-8").splitlines())
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:
     """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
     lines = []
     for run in sorted(runs):
-        lines += [json.dumps(record, separators=(",", ":")) + "\n" for record in read_files(run)]
+        for record in read_files(run):
+            lines.append(json.dumps(record, separators=(",", ":")) + "\n")
     write_atomic(table, lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_files(run: Path) -> Iterator[dict[str, Any]]:
     """Go through a run folder's files, results in the order in which they were written, without single tests."""
-    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
     files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))
+    results = run.glob("eval/**/[!t]*.jsonl")  # no tests-*.jsonl
     files += sorted(results, key=lambda path: (path.stat().st_mtime, path.name))
     for path in files:
         record = {"run": run.name, "file": path.relative_to(run).as_posix()}
@@ -33,7 +54,8 @@ def read_files(run: Path) -> Iterator[dict[str, Any]]:
             with np.load(path) as arrays:
                 yield {**record, "arrays": needed_arrays(arrays)}
         elif path.suffix == ".jsonl":
-            yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
+            for line in path.read_text("utf-8").splitlines():
+                yield {**record, "row": json.loads(line)}
         else:
             yield {**record, "text": path.read_text("utf-8")}
 

@@ -59,7 +59,11 @@ def make_report(request: Request) -> Result:
         raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
     with unpacked(request.positional) as places:
         runs = read_runs(places)
-    drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]
+    drawn = []
+    for plot in DRAWN:
+        figure = plot(runs)
+        if figure is not None:
+            drawn.append(figure)
     names = list(runs.runs["run"])
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
     unit = "run" if len(names) == 1 else "runs"
@@ -69,17 +73,13 @@ def make_report(request: Request) -> Result:
     titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     if output.suffix in (".png", ".svg"):
         if not drawn:
-            raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
-        pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
-        save(
-            vconcat(
-                *(hconcat(*pair) for pair in pairs),
-                title="\n".join(filter(None, [title, runs.common, *define_names(runs.arms)])),
-            ),
-            output,
-        )
+            raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
+        charts = list(titled.values())
+        lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
+        heading = filter(None, [title, runs.common, *define_names(runs.arms)])
+        save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
-    refuse_another(output, names)
+    reject_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
@@ -92,16 +92,19 @@ def make_report(request: Request) -> Result:
     return Result(text, rows, output)
 
 
-def refuse_another(output: Path, names: Sequence[str]) -> None:
+def reject_another(output: Path, names: Sequence[str]) -> None:
     """Reject a file that is no report, or is the report of runs that this one does not have."""
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
     members = re.search(r"^const members = (.*);$", text, re.M)
-    others = [run for run, _ in json.loads(members[1]) if run not in names] if members else []
-    if others or not members:
-        what = f"is the report of another run, {others[0]}" if others else "is no report"
-        raise ConfigError(f"-o={output}: {what}; name another file, or delete this one")
+    if members is None:
+        raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
+    for other, _ in json.loads(members[1]):
+        if other not in names:
+            raise ConfigError(
+                f"-o={output}: is the report of another run, {other}; name another file, or delete this one"
+            )
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:

@@ -77,14 +77,17 @@ def read_runs(places: Sequence[Path]) -> Runs:
     settings = {name: run.settings for name, run in probed.items()}
     arms, common = without_common(name_arms(settings))
     sizes = Counter(arms.values())
-    arms = {name: f"{arm}, n = {sizes[arm]}" for name, arm in arms.items()}
-    rows = {name: collect_rows(probed[name]) for name in sorted(probed, key=lambda name: natural_key(arms[name]))}
+    for name, arm in arms.items():
+        arms[name] = f"{arm}, n = {sizes[arm]}"
+    order = sorted(probed, key=lambda name: natural_key(arms[name]))
+    rows: dict[str, list[Row]] = {kind: [] for kind in FRAMES}
+    for name in order:
+        for kind, of_run in collect_rows(probed[name]).items():
+            for row in of_run:
+                rows[kind].append({"arm": arms[name], "run": name, **row})
     frames = {}
     for kind, columns in FRAMES.items():
-        whole: list[Row] = []
-        for name in rows:
-            whole += [{"arm": arms[name], "run": name, **row} for row in rows[name][kind]]
-        frames[kind] = pd.DataFrame(whole).reindex(columns=["arm", "run", *columns])
+        frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["arm", "run", *columns])
     for kind in ("runs", "probes", "reaches"):
         frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
@@ -94,7 +97,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
     return Runs(
         **frames,
         settings=settings,
-        arms=list(dict.fromkeys(arms[name] for name in rows)),
+        arms=list(dict.fromkeys(arms[name] for name in order)),
         methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
         threshold=float(thresholds.pop()) if len(thresholds) == 1 else None,
         common=common,
@@ -112,13 +115,24 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
     counts = run.path / "counts.npz"
     reaches = [row for row in last if "reach" in row]
     probe = run.probes[-1] if run.probes else {}
-    reach = probe if "reach" in probe else [{}, *(row for row in reaches if row["method"] == "plain")][-1]
-    size = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
-    size["tokens"] = last[0]["consumed_tokens"] if last else None
+    reach: Row = {}
+    if "reach" in probe:
+        reach = probe
+    else:
+        for row in reaches:
+            if row["method"] == "plain":
+                reach = row
+    about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
+    about["tokens"] = last[0]["consumed_tokens"] if last else None
+    about |= {key: reach.get(key) for key in REACH}
+    about |= {key: probe.get(key) for key in LENGTH}
+    probes = []
+    for number, row in enumerate(run.probes):
+        probes.append({**row, "tokens": row["consumed_tokens"], "probe": number})
     return {
-        "runs": [{**size, **{key: reach.get(key) for key in REACH}, **{key: probe.get(key) for key in LENGTH}}],
+        "runs": [about],
         "losses": list_losses(run),
-        "probes": [{**row, "tokens": row["consumed_tokens"], "probe": k} for k, row in enumerate(run.probes)],
+        "probes": probes,
         "reaches": reaches,
         "distances": list_distances(last),
         "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
@@ -131,12 +145,16 @@ def list_losses(run: ProbedRun) -> list[Row]:
     """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
     logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
     size = math.ceil(len(logged) / BINS) or 1
-    parts = [logged[start : start + size] for start in range(0, len(logged), size)]
-    rows = [(TRAINED, [row["consumed_tokens"] for row in part], [row["loss"] for row in part]) for part in parts]
-    held = [row for row in run.probes if row.get("held_out_loss") is not None]
-    rows += [(HELD_OUT, [row["consumed_tokens"]], [row["held_out_loss"]]) for row in held]
-    means = [(kind, float(np.mean(tokens)), float(np.mean(losses))) for kind, tokens, losses in rows]
-    return [{"kind": kind, "bin": k, "tokens": at, "loss": loss} for k, (kind, at, loss) in enumerate(means)]
+    rows: list[Row] = []
+    for start in range(0, len(logged), size):
+        part = pd.DataFrame(logged[start : start + size])
+        tokens, loss = float(part["consumed_tokens"].mean()), float(part["loss"].mean())
+        rows.append({"kind": TRAINED, "bin": len(rows), "tokens": tokens, "loss": loss})
+    for probe in run.probes:
+        if probe.get("held_out_loss") is not None:
+            tokens, loss = float(probe["consumed_tokens"]), float(probe["held_out_loss"])
+            rows.append({"kind": HELD_OUT, "bin": len(rows), "tokens": tokens, "loss": loss})
+    return rows
 
 
 def last_rows(run: ProbedRun) -> list[Row]:
@@ -146,25 +164,38 @@ def last_rows(run: ProbedRun) -> list[Row]:
     for file in files:
         evaluated += with_reach(RunFolder(file.parent).read(file.name))
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
-    return [
-        {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
-        for row in (*with_reach(RunFolder(run.path).records("probes.jsonl")), *evaluated)
-        if row.get("consumed_tokens") == tokens
-    ]
+    last = []
+    for row in (*with_reach(RunFolder(run.path).records("probes.jsonl")), *evaluated):
+        if row.get("consumed_tokens") == tokens:
+            method = str(row.get("method", "rope+plain")).removeprefix("rope+")
+            last.append({**row, "method": method})
+    return last
 
 
 def list_distances(last: list[Row]) -> list[Row]:
     """List shares by distance, of each method those whose tests are those of its last row."""
-    rows = [row for row in last if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE]
-    newest = {row["method"]: row for row in rows}
-    return [row for row in rows if all(row.get(name) == newest[row["method"]].get(name) for name in TESTS)]
+    rows = []
+    newest = {}
+    for row in last:
+        if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE:
+            rows.append(row)
+            newest[row["method"]] = [row.get(name) for name in TESTS]
+    return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
 
 
 def list_gains(probe: Row, last: list[Row]) -> list[Row]:
     """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
-    rows = [row for row in last if row.get("metric") == "recall" and row["method"] == "plain"]
-    newest = [row for row in rows if all(row[name] == rows[-1][name] for name in ("texts", "evidence"))]
-    return [{**row, "gain": row["score"]} for row in newest or probe.get("recall", [])]
+    newest: list[Row] = []
+    for row in last:
+        if row.get("metric") != "recall" or row["method"] != "plain":
+            continue
+        # Rows of other texts or other evidence are of an earlier command.
+        if newest and any(row[name] != newest[0][name] for name in ("texts", "evidence")):
+            newest = []
+        newest.append({**row, "gain": row["score"]})
+    if newest:
+        return newest
+    return [{**row, "gain": row["score"]} for row in probe.get("recall", [])]
 
 
 def select_most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -220,22 +251,27 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     points = []
     limits = next((low, high) for name, low, high, *_ in SUMMARY if name == value)
     for key, group in outcomes(rows, value).groupby([*by], sort=False):
-        named, n = dict(zip(by, key, strict=True)), len(group)
+        n = len(group)
+        about = {**dict(zip(by, key, strict=True)), "of": n}
         if n > 1 and (group["outcome"] == RUN).all():
             mean, low, high = mean_over_seeds(group[value].tolist())
             point = {value: mean, "low": np.maximum(low, 0), "high": high, "runs": n, "outcome": MEAN}
-            points.append({**named, **point, "of": n})
+            points.append({**about, **point})
             continue
         for row in group.to_dict("records"):
-            ends = zip((row.get(limit) for limit in limits), (row[name] for name in ENDS[value]))
-            low, high = (last if pd.isna(limit) else limit for limit, last in ends) if n == 1 else (np.nan, np.nan)
-            point = {value: row[value], "low": low, "high": high, "runs": 1, "outcome": row["outcome"]}
-            points.append({**named, **point, "of": n})
+            point = {value: row[value], "low": np.nan, "high": np.nan, "runs": 1, "outcome": row["outcome"]}
+            if n == 1:
+                for side, limit, end in zip(("low", "high"), limits, ENDS[value], strict=True):
+                    point[side] = row[end] if pd.isna(row.get(limit)) else row[limit]
+            points.append({**about, **point})
     table = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])
     return table.astype({"low": float, "high": float})
 
 
 def farthest(reaches: pd.DataFrame) -> float:
     """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
-    largest = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach")]
-    return float(next((value for value in largest if not np.isnan(value)), 1.0))
+    for name in ("last_distance", "reach_high", "reach"):
+        largest = pd.to_numeric(reaches[name]).max()
+        if not np.isnan(largest):
+            return float(largest)
+    return 1.0

@@ -8,7 +8,6 @@ p is that of all flips of signs. Verdicts are those of docs/findings.md.
 A run has acquired retrieval if it finds half of the numbers at some distance.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,10 +22,9 @@ from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
-from experiments.tables import write_reach, write_tables
+from experiments.tables import find_tables, read_tests, write_reach, write_tables
 from experiments.window.verdicts import judge_prediction
 from lab.core.chart import Rule, hconcat, plot_rows, save
-from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
@@ -46,10 +44,7 @@ FORMS |= dict.fromkeys(("p", "p, Holm", "exact p"), ".2g")
 
 def describe(records: Path, out: Path | None = None) -> None:
     """Print the conditions and the tests; into a folder, plot them and write them into its demand.md."""
-    tables = [table for name in PLANS if (table := records / f"{name}.jsonl.xz").exists()]
-    if not tables:
-        raise ConfigError(f"--results: {records} has no records; train the runs first, without --results")
-    tests, runs = read(tables)
+    tests, runs = read(find_tables(records, PLANS))
     parts = [to_text(list(condition_rows(name, mine))) for name, mine in runs.groupby("table", sort=False)]
     if verdicts := list(verdict_rows(runs)):
         parts.append(to_text(verdicts, FORMS))
@@ -77,15 +72,17 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
     # Branches add BRANCH_SEED to the seed of their base model.
     about["seed"] = read_yaml(place / "config.yaml")["run"]["seed"] % BRANCH_SEED
     by_distance: dict[int, Row] = {}
-    for path in place.glob("eval/distance*.jsonl"):
-        for row in map(json.loads, path.read_text("utf-8").splitlines()):
-            if row["metric"] == ONE:
-                by_distance[row["distance"]] = row
+    for row in read_tests(place):
+        if row["metric"] == ONE:
+            by_distance[row["distance"]] = row
+    in_band = []
     for distance, row in by_distance.items():
         if distance >= NEAREST:
             tests.append({**about, "method": row["method"], "distance": distance, "score": row["score"]})
+        if BAND[0] <= distance <= BAND[1]:
+            in_band.append(row["score"])
     about["acquired"] = max(row["score"] for row in by_distance.values()) >= BEGUN
-    about["accuracy"] = np.mean([row["score"] for d, row in by_distance.items() if BAND[0] <= d <= BAND[1]])
+    about["accuracy"] = np.mean(in_band)
     counts = SavedCounts.read(place / "counts.npz")
     about |= {"f": counts.f[MIDDLE], "g": counts.g_from(beyond + 1)}
     runs.append({**about, **recompute_reach(by_distance, THRESHOLD)})

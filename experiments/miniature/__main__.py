@@ -12,13 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-from experiments.miniature.results import describe, methods_at
+from experiments.miniature.results import SWEEPS, describe, methods_at
 from experiments.runs import make_parser, run_each, show_results, train
 from experiments.tables import pack
 from lab.sweep.planning import PlannedRun, plan
 
 RECORDS, RUNS = Path("experiments/miniature/records"), Path("runs/miniature")
-SWEEPS = ("windows", "lengths", "arms", "base")
 
 
 def main() -> int:

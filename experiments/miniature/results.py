@@ -1,6 +1,5 @@
 """The results of docs/demand.md from its records: the reach of each run by condition and position method."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -11,9 +10,8 @@ import pandas as pd
 
 import lab
 from eval.engine.rows import to_text
-from experiments.tables import write_reach, write_tables
+from experiments.tables import find_tables, read_tests, write_reach, write_tables
 from lab.core.chart import layer, plot_rows, save
-from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.probe.reach import ONE, recompute_reach
 from lab.runs.arms import read_settings
@@ -21,6 +19,7 @@ from lab.runs.tables import unpacked
 
 THRESHOLD = 0.8
 N_SEEDS = 3
+SWEEPS = ("windows", "lengths", "arms", "base")  # sweeps/NAME_mini.yaml, and the tables of their records
 HEADING = "## The miniature"  # of the page
 DOCUMENTS, SECTIONS = "data.corpus.log_std", "data.corpus.section_tokens"
 NATURAL = {"data.window": 192, "data.mode": "natural", "model.theta": 1000, DOCUMENTS: 0.8, SECTIONS: 192}
@@ -58,10 +57,7 @@ def methods_at(window: int) -> dict[str, str]:
 
 def describe(records: Path, out: Path | None = None) -> None:
     """Print the tables of reach; into a folder, plot it and write them into its demand.md."""
-    tables = sorted(records.glob("*.jsonl.xz"))
-    if not tables:
-        raise ConfigError(f"--results: {records} has no records; train the runs first, without --results")
-    runs = read(tables)
+    runs = read(find_tables(records, SWEEPS))
     tables_of_reach = to_text(list(condition_rows(runs))), to_text(list(method_rows(runs)))
     write_tables("\n\n".join(tables_of_reach), out and out / "demand.md", HEADING)
     if out is not None:
@@ -87,10 +83,9 @@ def read_run(place: Path) -> Iterator[Row]:
     for probe in run.probes()[PROBED].to_dict("records"):
         yield {**about, "method": PLAIN, **probe}
     tests: dict[str, dict[int, Row]] = defaultdict(dict)
-    for path in place.glob("eval/distance*.jsonl"):
-        for row in map(json.loads, path.read_text("utf-8").splitlines()):
-            if row["metric"] == ONE:
-                tests[row["method"].removeprefix("rope+")][row["distance"]] = row
+    for row in read_tests(place):
+        if row["metric"] == ONE:
+            tests[row["method"].removeprefix("rope+")][row["distance"]] = row
     for method, by_distance in tests.items():
         yield {**about, "method": method, **recompute_reach(by_distance, THRESHOLD)}
 

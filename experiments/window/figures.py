@@ -32,8 +32,8 @@ def plot_grid(records: Records, path: Path) -> None:
 
 def plot_findings(records: Records, path: Path) -> None:
     """Plot reach against window, accuracy against position frequency (S2), and accuracy by distance (S1)."""
-    panels = [window_panel(records), frequency_panel(records), gap_panel()]
-    save(hconcat(*[panel for panel in panels if panel is not None]), path)
+    panels = filter(None, [window_panel(records), frequency_panel(records), gap_panel()])
+    save(hconcat(*panels), path)
 
 
 def window_panel(records: Records) -> Any:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from experiments.tables import find_tables, read_tests
 from experiments.window.plans import STAGES, methods_at
-from lab.core.errors import ConfigError
 from lab.core.rows import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
@@ -35,10 +35,7 @@ def read_records(folder: Path) -> Records:
 
     Raises: ConfigError if there are none.
     """
-    tables = [table for name in STAGES if (table := folder / f"{name}.jsonl.xz").exists()]
-    if not tables:
-        raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
-    with unpacked(tables) as places:
+    with unpacked(find_tables(folder, STAGES)) as places:
         return collect(places)
 
 
@@ -57,26 +54,25 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
     config = read_yaml(place / "config.yaml")
     window = int(config["data"]["window"])
     about = {"stage": stage, "seed": int(seed), "branch": branch.replace("_", " "), "window": window}
-    rows: list[Row] = []
-    for path in place.glob("eval/distance*.jsonl"):
-        rows += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = list(read_tests(place))
     names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of methods_at
     assert len(names) in (1, len(methods_at(window))), "a run was tested under all methods, or plain only"
     reaches = {}
     acquired = False
     for label, name in zip(METHODS, names, strict=False):
-        mine = [row for row in rows if row["method"] == name and row["metric"] != "reach"]
-        for row in mine:
+        filled = {}  # prompts that fill the window, by distance
+        for row in rows:
+            if row["method"] != name or row["metric"] == "reach":
+                continue
             values = {key: row[key] for key in ("distance", "n", "found", "score")}
             cells.append({"run": place.name, **about, "method": label, "prompt": row.get("prompt", window), **values})
-        filled = {row["distance"]: row for row in mine if "prompt" not in row}
+            if "prompt" not in row:
+                filled[row["distance"]] = row
         if label == PLAIN:
             acquired = float(np.mean([row["score"] for row in filled.values()])) >= ACQUIRED
         reach = recompute_reach(filled, THRESHOLD)
-        reaches |= {
-            label: math.nan if reach["reach"] is None else reach["reach"],
-            f"{label} last": reach["last_distance"],
-        }
+        reaches[label] = math.nan if reach["reach"] is None else reach["reach"]
+        reaches[f"{label} last"] = reach["last_distance"]
     counts = SavedCounts.read(place / "counts.npz")
     provenance = json.loads((place / "provenance.json").read_text("utf-8"))
     middle = window // 2 if stage.startswith("W") else 120

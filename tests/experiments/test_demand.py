@@ -86,14 +86,14 @@ def test_conditions_and_verdicts(tmp_path, capsys):
         return dict(zip(columns, values, strict=True))
 
     # .5 and 1 four times, and as four of ten have not begun, -1 and 1: mean .643, standard deviation .748, t(6) = 2.447
-    found = find("S3a: matched control", 96)
+    found = find("S3a: matched", 96)
     assert (float(found["difference"]), float(found["high"]), found["verdict"]) == (0.9, 1.0, "open")
     assert float(found["low"]) == pytest.approx(0.6429 - 2.4469 * 0.7480 / math.sqrt(7), abs=1e-3)
     assert (found["of"], found["runs"]) == ("6", "10")
     # 60 of 64 and 2 more or less, halved by the band's one distance: t(4) = 2.776
     shares = [n / 64 for n in (60, 62, 58, 62, 58)]
     half = 2.7764 * stats.sem(shares)
-    found = find("S1a: matched control", 64)
+    found = find("S1a: matched", 64)
     assert (float(found["low"]), float(found["high"])) == pytest.approx((0.9375 - half, 0.9375 + half), abs=6e-4)
     assert found["verdict"] == "shown"
     assert min(size_of(tmp_path / "demand.png")) > 300
