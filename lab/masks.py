@@ -55,10 +55,10 @@ class WindowMask(Method):
 
     chunks: Annotated[int, Ge(2)] | None = None
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in
-    order within each document. Left out, documents stay whole."""
+    order within each document. Default: documents stay whole."""
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse windows of one document, ids with gaps, and contexts that are known before any mask but document."""
+        """Reject windows of one document, ids with gaps, and contexts that are known before any mask but document."""
         if self.method == "causal" and self.chunks is None:
             return
         name = "mask.chunks" if self.method == "causal" else "mask.method"
@@ -78,7 +78,7 @@ class WindowMask(Method):
 
     @property
     def is_anchored(self) -> bool:
-        """Whether token 0 of the window is an anchor, a token beside those of the documents."""
+        """Whether token 0 of the window is an anchor, an additional token before those of the documents."""
         return self.method == "anchor"
 
     @property
@@ -140,7 +140,7 @@ class Anchor(WindowMask):
         return True
 
     def group(self, documents: Any) -> Any:
-        """Each document is a group, besides which all see the anchor."""
+        """Each document is a group; all groups also see the anchor."""
         return documents
 
     def visible(self, q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:

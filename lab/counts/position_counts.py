@@ -44,7 +44,7 @@ ROWS = 256  # queries whose relative positions are held in memory at one time
 class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
 
-    `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
+    `rel_pos` is a distance method's map from indices in a segment to relative positions. Default: plain distance.
     `encoded` counts the relative positions of each kind of layer, from 0 on; where it is empty, all layers have all.
 
     Example:
@@ -80,9 +80,9 @@ class PositionCounts:
     def add_runs(
         self, lengths: Sequence[int] | IntArray, position_ids: IntArray | None, anchors: Sequence[int] | None = None
     ) -> None:
-        """Add the causal runs of a packed row: with their rotary ids, from 0 in each where left out, and with anchors.
+        """Add the causal runs of a packed row: with their rotary ids (default: from 0 in each), and with anchors.
 
-        `anchors` holds for each run the index in the row of one more token that all its tokens see, -1 for none.
+        `anchors` has for each run the index in the row of one more token that all its tokens see, -1 for none.
 
         Shapes: position_ids int64, one id for each token of the runs, more being padding.
         Raises: DataError as `add_positions`.
@@ -120,7 +120,7 @@ class PositionCounts:
     def add_evidence(self, evidence: IntArray, demand: IntArray, by_ids: IntArray | None = None) -> None:
         """Add scored targets by evidence distance, and those of them that have a loss (lab.counts.rows.by_distance).
 
-        `by_ids` are the latter by the distance in ids; left out, ids have no gaps.
+        `by_ids` are the latter by the distance in ids. Default: ids have no gaps.
 
         The distance max_len, of the target after a whole window from its first token, counts as max_len - 1.
 
@@ -159,7 +159,7 @@ class PositionCounts:
         self.gapped += added.gapped
 
     def _empty(self) -> PositionCounts:
-        """Return a counter for the rows of one call, so that nothing of the call is counted if a row is refused."""
+        """Return a counter for the rows of one call, so that nothing of the call is counted if a row is rejected."""
         if self.rel_pos is not None:
             raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
         return PositionCounts(self.max_len)

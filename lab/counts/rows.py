@@ -7,8 +7,8 @@ With many runs, the pairs are the ids' autocorrelation by a fast Fourier transfo
 
 Visible context is how many earlier tokens the token that makes a prediction sees.
 
-A token at index c of its run predicts the next one from c earlier tokens and itself. So c is its visible context,
-whatever its rotary ids: gaps do not change it. A run with an anchor sees one token more, c + 1.
+A token at index c of its run predicts the next one from c earlier tokens and itself. So c is its visible context
+for any rotary ids: gaps do not change it. A run with an anchor sees one token more, c + 1.
 
     lengths   3      2        no anchor           3, anchored by the first     2, by the same
     context   0 1 2  0 1                          (0)   1 2 3                  1 2
@@ -76,7 +76,7 @@ def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
 def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None) -> IntArray:
     """Count the earlier tokens that each token of packed runs sees, without padding.
 
-    `anchors` holds for each run the index in the row of its anchor, -1 for none.
+    `anchors` has for each run the index in the row of its anchor, -1 for none.
 
     Shapes: int64 (sum of lengths,).
     Example:

@@ -101,7 +101,7 @@ def f_at(counts: Counted | None, i: int) -> int | None:
 
 
 def bin_edges(max_len: int, parts: int) -> list[int]:
-    """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave where there are so many distances.
+    """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave if there are enough distances.
 
     Example:
         >>> bin_edges(13, 2)

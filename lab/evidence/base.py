@@ -7,13 +7,13 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
     run        a b c a | targets b c a b        sequence   a b c a b
     distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
 
-One method is computed once for whole documents, and stored beside the shards (lab.data.sidecars).
+One method is computed once for whole documents, and stored next to the shards (lab.data.sidecars).
 
 asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
-every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
-copies words. The evidence of a token of such a word is the same token in the
-latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
-other. These labels judge repeat and suffix (lab.evidence.repeat), which see the tokens alone.
+every word: a word of filler when it is sampled, a number when it is stated. A repeated phrase, a quote or an answer
+copies words. The evidence of a token of such a word is the same token in the latest earlier word of that origin, in the
+same section. Equal words that were sampled separately are no evidence of each other. These labels judge repeat and
+suffix (lab.evidence.repeat), which see the tokens alone.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Asked(Evidence):
     method: Literal["asked"] = "asked"
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse a corpus without labels."""
+        """Reject a corpus without labels."""
         if not run.data.has_labels:
             yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 

@@ -35,7 +35,8 @@ from lab.core.arrays import IntArray
 from lab.evidence.base import Evidence, Sequences
 
 WORD = 2**62  # what a code and a place in one number stay below
-LONGEST = 64  # tokens; matches of as many or more are equally long, which bounds the cost of repeated documents
+# Tokens. Longer matches count as equally long, which bounds the cost of repeated documents.
+LONGEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)

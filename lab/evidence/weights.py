@@ -2,12 +2,12 @@
 
 `keep` lists intervals of evidence distances, both ends included: tokens, or ids where these have gaps. A target with
 evidence outside them is *outside*; one without evidence never is. Of the outside targets of a pack, each is chosen with
-the probability `fraction`. Which targets lose their loss depends on `control`. A control takes it off as many as were
-chosen, all where a pack has fewer:
+the probability `fraction`. Which targets lose their loss depends on `control`. A control masks the loss of the
+same number of targets, or of all if a pack has fewer:
 
     none     those chosen
     near     random ones whose evidence lies nearer than that of any outside distance
-    kind     as near, with as many digits of answers among them as among those chosen, by the corpus's own labels
+    kind     as near, with the same number of digits of answers, by the corpus's own labels
     random   random ones of all scored targets, wherever their evidence lies, or without any
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
@@ -42,8 +42,8 @@ class ByEvidence(Section):
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the targets outside that lose their loss."""
     control: Literal["none", "near", "kind", "random"] = "none"
-    """Which targets lose it: those outside, as many random nearer ones, nearer ones with as many answers, or random
-    ones of all."""
+    """Targets that lose it: those outside, the same number of random nearer ones, nearer ones with the same number of
+    answers, or random ones of all."""
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
@@ -56,7 +56,7 @@ class ByEvidence(Section):
             yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse intervals that leave nothing out, distances in ids without gaps, and a corpus without labels."""
+        """Reject intervals that exclude nothing, distances in ids without gaps, and a corpus without labels."""
         farthest = run.data.window
         if self.distance == "ids":
             farthest = run.reach
@@ -107,6 +107,6 @@ def sample(eligible: Flags, number: int, generator: np.random.Generator) -> IntA
 
 
 def sample_matched(places: IntArray, answers: Flags, nearer: Flags, generator: np.random.Generator) -> IntArray:
-    """Draw as many nearer places as `places` has, and as many answers among them."""
+    """Sample the same number of nearer indices as `places` has, with the same number of answers."""
     asked = sample(nearer & answers, int(answers[places].sum()), generator)
     return np.append(asked, sample(nearer & ~answers, len(places) - len(asked), generator))

@@ -34,7 +34,7 @@ class Received:
     Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
         (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
         is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
-    `has_cache` tells that the model keeps keys for later tokens: then transformers attends across restarts of ids.
+    `has_cache` means that the model keeps keys for later tokens: then transformers attends across restarts of ids.
     `targets` (B, T) are labels, shifted already if `is_shifted`. `ready` is recorded after the copies to the host.
     """
 
@@ -56,7 +56,7 @@ def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Recei
     Raises: DataError for arguments of other types or shapes.
     """
     if not isinstance(tokens, Tensor) or tokens.dim() not in (1, 2):
-        raise DataError("input: must be token ids (B, T); name the argument that holds them by input=")
+        raise DataError("input: must be token ids (B, T); name their argument by input=")
     received = Received(torch.atleast_2d(tokens))
     mask = arguments.get("attention_mask")
     if mask is not None:

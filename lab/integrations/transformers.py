@@ -3,7 +3,7 @@
     trainer = Trainer(model, args, train_dataset=..., processing_class=tokenizer)
     trainer.add_callback(ReachCallback(trainer, window=2048, every_steps=500))
 
-It logs by `trainer.log`, into whatever tracker the Trainer reports to.
+It logs by `trainer.log`, into the tracker that the Trainer reports to.
 """
 
 from __future__ import annotations

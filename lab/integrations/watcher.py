@@ -285,7 +285,7 @@ class Watcher:
         return self.total(reduce=True).to_dict() | {"incomplete": self.incomplete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved counts, on any number of ranks; the first one holds what is restored.
+        """Continue from saved counts, on any number of ranks; the first rank keeps them.
 
         Raises: DataError for counts of another window.
         """

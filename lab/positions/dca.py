@@ -34,9 +34,9 @@ class Dca(Distance):
     train_len: Positive
     """Pretraining window c in tokens; all relative positions stay below it."""
     chunk: Positive | None = None
-    """Chunk size s in tokens, at most the pretraining window c; left out, 3c/4 as in the paper."""
+    """Chunk size s in tokens, at most the pretraining window c. Default: 3c/4, as in the paper."""
     window: NonNegative | None = None
-    """Local window w in tokens, at most c - s; left out, c - s as in the paper."""
+    """Local window w in tokens, at most c - s. Default: c - s, as in the paper."""
     parts: Literal["all", "intra_inter", "intra"] = "all"
     """Parts in use: all three, intra- and inter-chunk attention without the successive one, or intra-chunk alone."""
 
@@ -72,7 +72,7 @@ class Dca(Distance):
         return self.window
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a text so short that all its distances stay plain."""
+        """Reject a text so short that all its distances stay plain."""
         reach = self.s
         rule = f"a text of {length} tokens lies within one chunk, where nothing changes"
         fix = "read a longer text or lower it"

@@ -42,7 +42,7 @@ class Llama3(FrequencyMethod):
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Slow RoPE's inverse frequencies by wavelength: float64 (head_dim / 2,)."""
         plain = Rope().inv_freq(head_dim, theta)
-        waves = self.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
+        waves = self.train_len * plain / (2 * math.pi)  # wavelengths within the pretraining length
         low, high = self.low_freq_factor, self.high_freq_factor
         smooth = ((waves - low) / (high - low)).clamp(0, 1)
         # The equation in a form that is exactly plain at factor 1.

@@ -4,7 +4,7 @@
     logit_factor  a^2 with a = sqrt(1 + ln s / ln L)       L = train_len,   s = factor = target_len / L
 
 Source: arXiv:2402.13753, as the transformers library computes it (rope_type longrope, Phi-3). As with dynamic_ntk the
-text's length is the number of tokens that the decoder holds, and a packed row counts as short.
+text's length is the number of tokens in the decoder's cache, and a packed row counts as short.
 """
 
 import math
@@ -34,9 +34,9 @@ class LongRope(FrequencyMethod):
     train_len: Annotated[int, Ge(2), Le(MOST)]
     """Pretraining length L in tokens."""
     attention_factor: PositiveFloat | None = None
-    """Factor a on cos and sin, whose square multiplies the logits; left out, sqrt(1 + ln s / ln L)."""
+    """Factor a on cos and sin, whose square multiplies the logits. Default: sqrt(1 + ln s / ln L)."""
     length: Positive | None = None
-    """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
+    """Tokens of the text. Default: those in the decoder's cache, and L for `inv_freq` itself."""
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Divide RoPE's inverse frequencies by the factors for the length.

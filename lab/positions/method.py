@@ -67,7 +67,7 @@ class Frequencies:
 
     @classmethod
     def of(cls, config: FrequencyMethod, head_dim: int, theta: float) -> Frequencies:
-        """Compute the inverse frequencies of a method, refusing an odd head or a base that is no number above 0."""
+        """Compute the inverse frequencies of a method, rejecting an odd head or a base that is no number above 0."""
         theta = config.base(theta)
         if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
@@ -87,7 +87,7 @@ class Frequencies:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the inverse frequencies depend on the length of the text, a parameter that is left out."""
+        """Whether the inverse frequencies depend on the length of the text, because no `length` is set."""
         return getattr(self.config, "length", 0) is None
 
     def at_length(self, length: int) -> Frequencies:
@@ -120,7 +120,7 @@ class Distance(Method):
     """The parameters of a distance method, and its equation as one map and as bands."""
 
     log_n: Annotated[int, Ge(2)] | None = None
-    """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits; left out, no factor."""
+    """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits. Default: no factor."""
 
     beyond_training: ClassVar[bool] = True
     """Whether the method is for texts longer than training, and may change nothing in training itself."""
@@ -188,7 +188,7 @@ def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
 
 
 def window_faults(window: int, length: int, done: str) -> list[str]:
-    """Refuse a window beyond which a text has no distance, so that none is `done`."""
+    """Reject a window beyond which a text has no distance, so that none is `done`."""
     if window < length - 1:
         return []
     rule = f"must be < {length - 1}, the longest distance in {length} tokens, or none is {done}"

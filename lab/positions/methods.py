@@ -43,7 +43,7 @@ class PositionConfig(Section):
     """Distance method: plain, or one that changes the relative positions."""
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse distances beyond the lengths of the run, a base below the model's, and bands over ids with gaps."""
+        """Reject distances beyond the lengths of the run, a base below the model's, and bands over ids with gaps."""
         frequency, distance, window = self.frequency, self.distance, run.data.window
         # Probes read texts beyond the window, where a method for long texts may first change something.
         longest = window
@@ -72,7 +72,7 @@ class Replaced(Section):
 def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: Any) -> Frequencies:
     """Build a frequency method by name; the parameters are the fields of its class.
 
-    `theta` left out is 10,000, and 500,000 for the methods that adjust the base.
+    Default of `theta`: 10,000, and 500,000 for the methods that adjust the base.
 
     Raises: ConfigError for an unknown method, an odd `head_dim` or a parameter out of the paper's range.
     """

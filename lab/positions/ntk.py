@@ -12,7 +12,7 @@ Dynamic NTK: the NTK-aware base for the current length of the text, plain RoPE u
     theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len
 
 Source: emozilla 2023 (docs/methods.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
-number of tokens it holds, and rotates all cached keys again at every step; code that caches rotated keys would mix
+number of tokens in its cache, and rotates all cached keys again at every step; code that caches rotated keys would mix
 bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """
 
@@ -45,7 +45,7 @@ class DynamicNtk(FrequencyMethod):
     train_len: Positive
     """Pretraining length L in tokens, up to which nothing changes."""
     length: Positive | None = None
-    """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
+    """Tokens of the text. Default: those in the decoder's cache, and L for `inv_freq` itself."""
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Compute RoPE's inverse frequencies at the base for the length: float64 (head_dim / 2,)."""

@@ -7,7 +7,7 @@ A tile is a rectangle of the attention matrix in one of four shapes, causal and 
                                   x x x                . . x                . . x x
 
 Every region's tiles cover each of its causal pairs exactly once. An upper tile is a causal one with both axes reversed.
-A near tile, for kernels that slide a window, ends with the last query's own key; it stands for all tiles of its region.
+A near tile, for kernels that slide a window, ends with the last query's own key; it replaces all tiles of its region.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class SameChunk(ChunksBack):
 Region = Near | Far | ChunksBack
 """A part of the causal mask.
 
-`contains` tells for each pair of positions, which broadcast, whether it lies in the region. `tiles` cuts the causal
+`contains` returns for each pair of positions, which broadcast, whether it is in the region. `tiles` cuts the causal
 pairs of queries and keys that end together into tiles of positions. `queries_seeing` returns those of the queries, all
 after one key, that see it in this region.
 """

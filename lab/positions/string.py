@@ -48,7 +48,7 @@ class String(Distance):
     beyond_training: ClassVar[bool] = False
     method: Literal["string"] = "string"
     shift: Positive
-    """Shift S in tokens, by the paper L/3 <= S <= L/2 for the training length L; a config may leave L/3 out."""
+    """Shift S in tokens, by the paper L/3 <= S <= L/2 for the training length L; a config may omit L/3."""
     window: NonNegative = WINDOW
     """Local window W in tokens; the paper uses 128 and allows W >= 32, far below S."""
     released_scaling: bool = False
@@ -60,7 +60,7 @@ class String(Distance):
             yield self.fault("window", f"must be <= shift={self.shift} (the paper has W << S, W = 128); lower window")
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a shift that no distance in the text reaches."""
+        """Reject a shift that no distance in the text reaches."""
         if self.shift < length:
             return []
         third = math.ceil(length / 3)

@@ -97,7 +97,7 @@ class Yarn(Parts):
     scales_logits: ClassVar[bool] = True
     method: Literal["yarn"] = "yarn"
     attention_factor: PositiveFloat | None = None
-    """Factor a on cos and sin, whose square multiplies the logits; left out, 0.1 ln s + 1."""
+    """Factor a on cos and sin, whose square multiplies the logits. Default: 0.1 ln s + 1."""
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
         """Return the constant factor on the logits, float64 like `q_pos`."""

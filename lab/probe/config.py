@@ -28,7 +28,7 @@ class ProbeSection(Section):
     """Tests of the lab (ours), or of the paper's released script, with the question for other models (released) or for
     Llama-3.1 (released_llama31)."""
     every_tokens: Positive | None = None
-    """Consumed tokens between probes; left out, the run probes at its end only."""
+    """Consumed tokens between probes. Default: the run probes only at its end."""
     tests: Tests = 500
     """Tests at each length."""
     step: Length = STEP
@@ -45,21 +45,21 @@ class ProbeSection(Section):
     """Tokens of each length that are left for the answer. Default: 64, or more if the numbers take more in the
     tokenizer; in the released protocols 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
-    """Most tests that generate together on one device; left out, 64 on a CPU, and on a GPU 1,024, as far as half of its
-    free memory holds their keys and values."""
+    """Most tests that generate together on one device. Default: 64 on a CPU, and on a GPU up to 1,024 whose keys and
+    values fit into half of its free memory."""
     haystack: PathText | None = None
-    """Text to hide the numbers in: a file (.txt, .md, .py, .json with `text`, .jsonl), a folder or a pattern; left out,
-    fresh text of the corpus."""
+    """Text to hide the numbers in: a file (.txt, .md, .py, .json with `text`, .jsonl), a folder or a pattern.
+    Default: fresh text of the corpus."""
     distance_tests: Annotated[int, Ge(0), Le(10**6)] = 100
     """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none. A window without room for a test
     has none."""
     distance_points: Annotated[int, Ge(2), Le(1000)] | None = None
-    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits. Default: 14."""
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe, and with it recall; 0 for none."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse settings without effect, and lengths that none is left of."""
+        """Reject settings without effect, and settings that leave no length."""
         if self.max_length is not None and self.max_length < self.step:
             yield self.fault("max_length", f"must be >= step={self.step}; lower step or raise max_length")
         if self.distance_points is not None and not self.distance_tests:
@@ -70,7 +70,7 @@ class ProbeSection(Section):
                 yield self.fault(name, rule)
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse more numbers than a test has, and a corpus without text to hide them in and to measure losses on."""
+        """Reject more numbers than a test has, and a corpus without held-out text that the probe needs."""
         needles = run.probe_settings({}).get("needles", NEEDLES)
         if self.required > needles:
             yield run.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
@@ -101,11 +101,11 @@ class ProbeConfig(ProbeSection):
     """All settings of a probe; those that a run's section lacks are set by the commands that probe a checkpoint."""
 
     seed: Seed = 0
-    """Seed of the tests, whatever run.seed, so that results of runs with different seeds are paired."""
+    """Seed of the tests, independent of run.seed, so that results of runs with different seeds are paired."""
     needles: Annotated[int, Ge(1), Le(16)] = NEEDLES
-    """Numbers hidden in each test; left out, as many as the synthetic corpus states, else 4."""
+    """Numbers hidden in each test. Default: the number that the synthetic corpus states, else 4."""
     digits: Annotated[int, Ge(2), Le(9)] = DIGITS
-    """Digits of each number; left out, as many as the synthetic corpus has, else 6."""
+    """Digits of each number. Default: those of the synthetic corpus, else 6."""
     thresholds: tuple[Share, ...] | None = None
     """Further thresholds of effective length; a probe without max_length continues until all have failed."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -113,12 +113,12 @@ class ProbeConfig(ProbeSection):
     sequential: bool = False
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
-    """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
+    """Maximum probability that a sequential length gets another verdict than with all tests. Default: 0.005."""
     distances: tuple[Length, ...] | None = None
-    """Distances to test, in tokens, rising; left out, `distance_points` of them."""
+    """Distances to test, in tokens, rising. Default: `distance_points` of them."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse tests that cannot be passed and settings without effect."""
+        """Reject tests that cannot be passed and settings without effect."""
         yield from super().rules()
         if self.required > self.needles:
             yield self.fault("required", f"must be <= needles={self.needles}; lower required")

@@ -2,7 +2,7 @@
 
 A one-number test hides a single number an exact number of tokens before the end of the prompt. It is a piece of
 haystack with one needle in it, the question and the answer's first words, without a task line. Prompt and answer fill
-the window, or another length, whatever the distance:
+the window, or another length, at every distance:
 
     index     0 .. | needle ... number . | haystack | question, first words | number .
                                 |<------------------ d ----------------->|
@@ -79,7 +79,7 @@ class NoRoom(ConfigError):
 class DistanceProbe(Probe[OneNumberCase]):
     """The one-number tests of one model; a test is a function of (seed, distance, its number).
 
-    A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
+    A number that takes more tokens than the longest of SAMPLE_NUMBERS is sampled again. Prompts begin with the tokens
     `head` and end with `tail`, of which the last `lead` begin every answer. `longest` are the most tokens of each part
     of an encoded number. The window has room for `reachable` distances. `question` is the text that ends prompts.
     """

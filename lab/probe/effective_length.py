@@ -2,7 +2,7 @@
 
 A length passes when at least `threshold` of its tests find `required` numbers or more. The effective length is the last
 length before the first that fails (arXiv:2410.18745, section 3). That section states no threshold: 0.8 is ours. The
-outcome is a function of (model, seed, length) alone: test k of a length is drawn from (seed, length, k). Tests run in
+outcome is a function of (model, seed, length) alone: test k of a length is sampled from (seed, length, k). Tests run in
 this order, so that a sequential probe runs the first tests of a full one.
 """
 
@@ -63,7 +63,7 @@ class NeedleProbe(Probe[NeedleCase]):
             raise ConfigError(*faults)
 
     def check_haystack(self, length: int) -> None:
-        """Refuse a file whose text a test of this length would repeat, with a DataError."""
+        """Reject a file whose text a test of this length would repeat, with a DataError."""
         n_hay = length - self.shortest + self.config.needles
         needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
@@ -82,9 +82,10 @@ class NeedleProbe(Probe[NeedleCase]):
                 return
 
     def is_decided(self, case: NeedleCase, text: str) -> bool:
-        """Return whether a text has all numbers, whatever follows it: more digits would make one another number.
+        """Return whether a text has all numbers, and keeps them with any continuation.
 
-        A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
+        A number at the end of the text does not count: more digits would make it another one. A text that lacks a
+        number is never decided, as a later token may complete it, which `found_each` records.
         """
         complete = needles.UNFINISHED.sub("", text)
         return bool(self.protocol.count_found(complete, case.numbers) == len(case.numbers))

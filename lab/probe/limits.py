@@ -7,7 +7,7 @@ predicts the verdict of all n by the recursion
     F(n, x) = [x >= k],    F(t, x) = ((x + 1) F(t + 1, x + 1) + (t - x + 1) F(t + 1, x)) / (t + 2)
 
 A length stops once, at the end of a round, the less likely verdict has a probability of at most `doubt` for every
-threshold. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number of orders
+threshold. The prior only shapes the rule. The guarantee is valid for every share p: with N(t, x), the number of orders
 that reach (t, x) without an earlier stop,
 
     D(p) = sum over stopping points (t, x) of  N(t, x) p^x (1 - p)^(t - x) P_p(all n have the other verdict | t, x)
@@ -36,7 +36,7 @@ two curves,
 
 The low limit is too long only if the first length that truly fails has its limit low_i at the threshold or above. The
 high limit is too short only if the true effective length has high_i below it. Each of these is one length, so the two
-hold the true value with probability 1 - a whatever the curve. Nothing is known below the first length and beyond the
+contain the true value with probability 1 - a for any curve. Nothing is known below the first length and beyond the
 last: there a value is None, a low limit 0, and a high limit None.
 """
 
@@ -63,7 +63,7 @@ class Design:
     """Where the tests of one length stop: at a look (t, x) whose entry in `stops` is true, and always after the last.
 
     Units: `looks` are numbers of tests, rising.
-    Shapes: `stops` holds one bool (t + 1,) for each look t, indexed by the number of tests passed.
+    Shapes: `stops` has one bool (t + 1,) for each look t, indexed by the number of tests passed.
     """
 
     thresholds: tuple[float, ...]

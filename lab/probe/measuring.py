@@ -1,8 +1,8 @@
 """What a probe of a run measures, and the lines of probes.jsonl that record it: one for each length, then a summary.
 
 The held-out loss is that of text packed as in training, the same packs at every call. It is also summed by visible
-context, the c earlier tokens of its document that a token sees beside itself. The gain in loss from context tells
-models apart that find nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1) <= c < 2^b.
+context, the c earlier tokens of its document that a token sees besides itself. The gain in loss from context also
+distinguishes models that retrieve nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1) <= c < 2^b.
 
 Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR tokens on, the same at every call.
 """

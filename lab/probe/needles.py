@@ -44,7 +44,7 @@ UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}[{SEPARATORS}])*[0-9]*\Z")  
 LIST_MARK = re.compile(r"^\W*[0-9]{1,2}[.:)\]]\W*\s", re.MULTILINE)  # such as "1. " or "**(2)** "
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
-"""What is beside the haystack: the beginning, each number's needle with the place of the number in it, the end."""
+"""Parts of a prompt around the haystack: the head, each number's needle with the number's index in it, the tail."""
 
 
 def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run: Path | None = None) -> str:
@@ -91,7 +91,7 @@ def hash_text(text: str) -> str:
 
 
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
-    """Refuse a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
+    """Reject a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
 
     Raises: DataError, which begins with `source`, the setting that names the file; None for text of the corpus.
     """
@@ -140,7 +140,7 @@ def make_case(
 ) -> NeedleCase:
     """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
 
-    Needle k is at a uniformly drawn word boundary of the k-th of `needles` equal parts of the haystack's first 99%.
+    Needle k is at a uniformly sampled word boundary of the k-th of `needles` equal parts of the haystack's first 99%.
     The haystack is read from a random index on and starts again after its end.
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
@@ -175,14 +175,14 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
-    """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
+    """Encode the parts of every case around the haystack: the task line, a needle for each number, the question."""
     planted = [encode_needle(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
     end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
     return tokenizer.encode(synthetic.TASK).ids, planted, end
 
 
 def encode_needle(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
-    """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
+    """Encode a number's needle; return it with the index of its first token that contains a digit of the number."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, find_token(encoding, text.index(number))
 
@@ -294,7 +294,7 @@ def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator
 
 
 def check_spelling(tokenizer: Tokenizer, text: str, answers: Sequence[str], passes: Callable[[str], bool]) -> None:
-    """Refuse a tokenizer in which `text`, which holds the right answers, could not be answered.
+    """Reject a tokenizer that does not decode `text`, which contains the right answers, to text that passes.
 
     For example one that decodes digits with spaces. Raises: DataError.
     """

@@ -125,7 +125,7 @@ class ResultStore:
 
 @dataclass(eq=False, repr=False)
 class Probe(ABC, Generic[AnyNeedleCase]):
-    """Tests of one model, drawn from settings, a tokenizer and a text, at several lengths or distances.
+    """Tests of one model, sampled from settings, a tokenizer and a text, at several lengths or distances.
 
     `by` names what tests differ by, their length or their distance; `value` is one of these. `source` is the setting
     that names the haystack's file; None for text of the corpus.

@@ -1,7 +1,7 @@
 """Reach: the largest distance with a retrieval accuracy of at least `threshold`, as one definition for all files.
 
 A stretch of neighbouring distances shows the threshold if its pooled share is at least the threshold, and a share of
-threshold - MARGIN would pass as many tests with a probability of at most LEVEL / (number of distances):
+threshold - MARGIN would pass this number of tests with a probability of at most LEVEL / (number of distances):
 
     x / n >= threshold,     P(X >= x) <= LEVEL / k,     X ~ Binomial(n, threshold - MARGIN)
 

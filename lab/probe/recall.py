@@ -11,8 +11,8 @@ whether it is the most likely token: with its whole context, and with the contex
     gain(d) = mean of nats(cut) - nats(whole) over the targets whose evidence lies d back
 
 Every token of a document but its first counts as a target. Distances are in bins, half octaves from 4 tokens on, and at
-most so many targets are drawn of each. Targets without evidence can be a bin too: d = 0, whose score is nats(whole). A
-bin with fewer than FEWEST targets, or targets of one document alone, is left out. Limits are quantiles over RESAMPLES
+most `most` targets are sampled of each. Targets without evidence can be a bin too: d = 0, whose score is nats(whole). A
+bin with fewer than FEWEST targets, or targets of only one document, is omitted. Limits are quantiles over RESAMPLES
 draws of whole documents with replacement (the cluster bootstrap), as targets of one document depend on each other.
 
 Source: the loss with a short context against that with the whole one, arXiv:2410.23771, section 3. The cut behind the
@@ -169,7 +169,7 @@ class RecallTest:
         np.add.at(sums, (rows, columns), np.column_stack(parts))
         drawn = np.random.default_rng(self.seed).multinomial(size, np.full(size, 1 / size), RESAMPLES)
         n, *of_scores, values, logs = np.moveaxis(np.tensordot(np.vstack([np.ones(size), drawn]), sums, 1), 2, 0)
-        # Each row is a sample of documents, the first one all of them once. Sums are drawn instead of means, so that
+        # Each row is a sample of documents, the first one all of them once. Sums are sampled instead of means, so that
         # long documents weigh more. A bin that a sample lacks is nan, which the quantiles skip.
         with np.errstate(invalid="ignore"):
             values = values / n  # of all documents first, then of each draw

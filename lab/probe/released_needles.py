@@ -32,7 +32,8 @@ TASK = synthetic.TASK.rstrip() + "\n"
 NEEDLE = " One of the magic number is: {number}. "
 ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
 LLAMA31 = "released_llama31"
-SLACK = 64  # tokens by which a text may be longer than one with a piece more, as needles are beside other pieces
+# Tokens by which a text may be longer than one with a piece more, because needles move to other pieces.
+SLACK = 64
 count_found = partial(needles.count_found, inside=True)
 
 
@@ -131,7 +132,7 @@ def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bo
 
 @lru_cache(maxsize=2)
 def split_at_stops(haystack: str, size: int) -> tuple[str, ...]:
-    """Cut a text at its full stops, which are left out, in groups of `size` pieces."""
+    """Cut a text at its full stops, without the stops, in groups of `size` pieces."""
     pieces = haystack.split(".")
     return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
 

@@ -45,7 +45,7 @@ class Skip(Method):
         return []
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
+        """Reject ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
         if run.data.schedule is not None:
             yield run.fault("skip.method", "does not go with data.schedule.start; leave one of them out")
         if self.target_len <= run.data.window:

@@ -55,7 +55,7 @@ The last id is at most T - 1, and each of the C(T - n + N - 1, N - 1) placements
 Source: arXiv:2409.00509, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
 contrary to the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M,
 its largest g, is what the window leaves. In the released code
-- N slots are drawn from all, and the smallest is replaced by 0, which biases the others towards the end of the window;
+- N slots are sampled from all, and the smallest is replaced by 0, which biases the others towards the window's end;
 - token index 0 is treated as an empty slot; its id is restored just before the second id, which joins a first sentence
   of one token to the second sentence;
 - a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
@@ -118,7 +118,7 @@ class LongRecipe(Skip):
     method: Literal["longrecipe"] = "longrecipe"
     selection: str | None = None
     """Result of probe-lab impact: samples are data.window tokens of the sentences of target_len tokens that
-    hold one of its token types; random takes any sentences. Left out, samples are whole windows of the text."""
+    contain one of its token types; random takes any sentences. Default: samples are whole windows of the text."""
 
     @property
     def by_types(self) -> bool:
@@ -132,7 +132,7 @@ class LongRecipe(Skip):
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
         """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,)."""
-        assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
+        assert sentence_lengths is not None, "skip_positions rejects a sample without sentences"
         others = len(sentence_lengths) - 1
         # The first sentence is in slot 0, so that the others are in slots from 1 on.
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)

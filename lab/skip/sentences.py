@@ -1,6 +1,6 @@
 r"""Sentences: between which tokens ids may break, and which of them a sample is made of.
 
-A token whose text holds one of the marks . ! ? or a line break ends a sentence:
+A token whose text contains one of the marks . ! ? or a line break ends a sentence:
 
     tokens     It | was | late | . | He | left | .\n\n | And then
     lengths    4                     3                   1
@@ -19,8 +19,8 @@ Sentence selection: a sample is a fixed number of tokens of a longer text, in wh
     sample                 is x here .                        so it          budget 6, drawn: the 2nd, then the 5th
 
 1. A sentence without an impactful token is removed.
-2. The others are drawn at random, each at most once, until the budget is full; the last one drawn is cut to fit.
-3. The drawn sentences keep the order of the text.
+2. The others are sampled, each at most once, until the budget is full; the last one is cut to fit.
+3. The sampled sentences keep the order of the text.
 
 If fewer tokens remain than the budget, the sample is all of them. If no token of a text is impactful, all of its
 sentences remain, so that no text is dropped; such samples are counted.
@@ -62,10 +62,10 @@ def split_sentences(ids: Sequence[int] | np.ndarray, ends: BoolArray) -> IntArra
 
 
 def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
-    """Return for each token id, bool (vocab_size,), whether its text holds a mark; special tokens have no text."""
+    """Return for each token id, bool (vocab_size,), whether its text contains a mark; special tokens have no text."""
     n_ids = max(tokenizer.get_vocab().values()) + 1
     ends = np.zeros(n_ids, dtype=np.bool_)
-    # Decoded one by one: in a longer text a decoder may join or strip what a token holds.
+    # Decoded one by one: in a longer text a decoder may join or strip the text of a token.
     for token, text in enumerate(tokenizer.decode_batch([[token] for token in range(n_ids)])):
         ends[token] = not set(MARKS).isdisjoint(text)
     return ends
