@@ -65,9 +65,12 @@ def abbreviate(value: object) -> str:
         >>> abbreviate([1, 2]), abbreviate("abc"), abbreviate("a\nb"), abbreviate("x" * 5000)
         ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
     """
-    is_plain = not isinstance(value, dict | list | tuple) and str(value).isprintable()
-    text = str(value) if is_plain else json.dumps(value, default=str)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
+    text = str(value)
+    if isinstance(value, dict | list | tuple) or not text.isprintable():
+        text = json.dumps(value, default=str)
+    if len(text) > LONGEST_SHOWN:
+        text = f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
+    return text
 
 
 def is_short(path: object) -> bool:
@@ -89,12 +92,13 @@ def is_plain_name(name: object) -> bool:
 
 def suggest(word: str, names: Collection[str], other: str = "") -> str:
     """Suggest the nearest of some names in place of an unknown word, or `other`, or list all."""
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}?" if near else other or f"use one of: {', '.join(names)}"
+    for name in difflib.get_close_matches(word, names, n=1):
+        return f"did you mean {name}?"
+    return other or f"use one of: {', '.join(names)}"
 
 
 def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
-    """Return the method of a name, refusing an unknown one with the nearest name or all of them."""
+    """Return the method of a name; suggest the nearest name for an unknown one, or list all."""
     if method not in methods:
         raise ConfigError(f"{field}={method}: unknown method; {suggest(method, methods)}")
     return methods[method]

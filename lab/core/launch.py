@@ -78,21 +78,25 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
 
 
 def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
-    """End this rank when its torchrun ends, or ask it to stop, by SIGTERM, once the event that is returned is set.
+    """End this rank when its torchrun ends, or send it SIGTERM once the returned event is set.
 
-    Nothing else tells a rank that its torchrun was killed. The first rank of a node reports it.
+    The first rank of a node reports it.
     """
     begun = threading.Event()
     launch = read_launch(environment)
 
-    # A rank whose torchrun was killed gets another parent, which is all that tells it so.
+    # Nothing tells a rank that its torchrun was killed, except that it gets another parent.
     def follow(parent: int) -> None:
-        lived = has_store(environment)  # if not, the parent may be a process that has adopted this one
+        # Without the store torchrun is dead, and the parent may be the process that has adopted this one.
+        lived = has_store(environment)
         while lived and os.getppid() == parent:
-            time.sleep(POLL_S - time.time() % POLL_S)  # ranks look at the same moments, or one would miss another
+            # Ranks wake at the same multiples of POLL_S, so that none of them misses the end that another one sees.
+            time.sleep(POLL_S - time.time() % POLL_S)
         if launch.local_rank == 0:
+            what = "nothing was trained"
+            if begun.is_set():
+                what = "saving"
             with suppress(OSError):
-                what = "saving" if begun.is_set() else "nothing was trained"
                 show(f"torchrun of rank {launch.rank} has ended; {what}", error=True)
         if not begun.is_set():
             os._exit(EXIT_FAILURE)
@@ -117,7 +121,9 @@ def has_store(environment: Mapping[str, str]) -> bool:
 def count_processes(environment: Mapping[str, str], name: str) -> int:
     """Read a number of processes from a variable, 1 where it is missing or no number."""
     text = environment.get(name, "")
-    return int(text) if text.isdecimal() else 1
+    if text.isdecimal():
+        return int(text)
+    return 1
 
 
 def check_copies(environment: Mapping[str, str], fix: str) -> None:
@@ -143,7 +149,8 @@ def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> 
         raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
     fix = "start torchrun once on each node, as configs/slurm_tiny.sh does"
     check_copies(environment, fix)
-    if "SLURM_STEP_NUM_TASKS" not in environment:  # else a step of one task, perhaps in a larger job
+    # A step of one task may belong to a larger job, whose numbers do not count this run's processes.
+    if "SLURM_STEP_NUM_TASKS" not in environment:
         for name in ALLOCATED:
             if (n := count_processes(environment, name)) not in (1, devices):
                 rule = f"the job has {n} tasks or nodes, and this process would train on train.devices={devices}"
@@ -152,16 +159,17 @@ def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> 
 
 
 def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
-    """Run lab.fit with these words in so many processes of this machine, by torchrun; return the exit status.
+    """Run lab.fit with these arguments in several processes of this machine, by torchrun; return the exit status.
 
-    A rank that fails ends the others within 30 s, by torchrun. After a signal the status is 75 however the ranks end,
-    as torchrun does not tell.
+    If a rank fails, torchrun ends the others within 30 s. After a signal the status is 75 however the ranks end, as
+    torchrun does not tell.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks print what is to be known
+    # The ranks print every error themselves, in one line.
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVE_S))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # lab.fit sets the threads of each rank
     passed_on = ",".join(number.name for number in (*SIGNALS, signal.SIGQUIT))
@@ -181,13 +189,17 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
 
 
 def order_by_cause(exitcode: int) -> int:
-    """Order the ends of ranks by their cause: a kill, a rank that failed or lost a killed one, torchrun's SIGTERM."""
-    return 2 if exitcode == -signal.SIGTERM else int(exitcode >= 0)
+    """Order how ranks ended, causes first: a kill, a rank that failed or lost a killed one, torchrun's SIGTERM."""
+    if exitcode == -signal.SIGTERM:
+        return 2
+    return int(exitcode >= 0)
 
 
 def cores() -> int:
-    """Count the CPU cores that this process may use; all of them where the system does not say (macOS)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS limits no process to some cores
 
 
 def set_threads(threads: int | None, launch: Launch = Launch()) -> int:
@@ -230,16 +242,15 @@ def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
     total = torch.from_numpy(values.copy())
     if distributed.is_available() and distributed.is_initialized():
-        total = total.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
+        if distributed.get_backend() == "nccl":
+            total = total.to("cuda")  # NCCL exchanges no memory of the host
         distributed.all_reduce(total)
     return total.cpu().numpy()
 
 
 def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, on_done: Callable[[], object]) -> None:
-    """Run tasks in this process or in worker processes; `on_done` is called after each.
-
-    This is no generator: an abandoned one would wait for the workers in whatever thread collects it.
-    """
+    """Run tasks in this process or in worker processes; `on_done` is called after each."""
+    # Not a generator: an abandoned one would wait for the workers in the thread that collects it as garbage.
     if workers <= 1 or len(todo) <= 1:
         for _ in map(run, todo):
             on_done()

@@ -39,9 +39,12 @@ class Output:
     def lose(self, error: OSError) -> None:
         """Write to nowhere from now on; what is still buffered goes there too."""
         open_nowhere(self.stream.fileno())
-        other = sys.stderr if self.name == "stdout" else sys.stdout
+        # A reader that closes a pipe, such as head, has read enough: its command has not failed.
         if not isinstance(error, BrokenPipeError):
             self.lost = True
+            other = sys.stdout
+            if self.name == "stdout":
+                other = sys.stderr
             with suppress(OSError):
                 reason = f"cannot be written ({error.strerror})"
                 other.write(f"{self.name}: {reason}; its lines are lost, all else goes on\n")

@@ -45,12 +45,15 @@ def load_plugin(path: Path) -> None:
     if spec is None or spec.loader is None:
         raise ConfigError(f"plugins={path}: must be a Python file; name one that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # by which the types of its fields are found
+    # dataclasses and pydantic look up the types of fields in sys.modules.
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's code raises
+    except Exception as error:  # a user's code can raise anything
         del sys.modules[name]
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        line = ""
+        if isinstance(error, SyntaxError):
+            line = f", line {error.lineno}"
         raise ConfigError(f"plugins={path}: {type(error).__name__}{line} ({first_line(error)}); correct it") from error
     add_classes(module, f"plugins={path}")
     for _, section in find_classes(module):
@@ -64,9 +67,12 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
 
     A `folder` has copies, which are executed in their place.
     """
-    listed = names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
-    for name in listed:  # anything else is refused with the other settings
-        path = Path(name) if folder is None else folder / KEPT / Path(name).name
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return  # rejected later, with the other settings
+    for name in names:
+        path = Path(name)
+        if folder is not None:
+            path = folder / KEPT / path.name
         if file is not None and hash_plugin(path) not in LOADED:
             check_trusted(str(path), f"is code that {file} names", "add --trust (in Python: lab.load_plugin)")
         load_plugin(path)
@@ -79,13 +85,14 @@ def check_trusted(code: str, rule: str, remedy: str = "add --trust") -> None:
 
 def read_plugin(name: str, folder: Path) -> bytes:
     """Read the file that was loaded as a plugin: that of the name, or its copy in a run's folder."""
-    paths = [Path(name), folder / KEPT / Path(name).name]
-    sources = [path.read_bytes() for path in paths if path.is_file()]
-    return next(source for source in sources if hashlib.sha256(source).hexdigest() in LOADED)
+    for path in (Path(name), folder / KEPT / Path(name).name):
+        if path.is_file() and hash_plugin(path) in LOADED:
+            return path.read_bytes()
+    raise AssertionError(f"{name}: was not loaded")
 
 
 def add_classes(module: ModuleType, field: str) -> None:
-    """Add a module's classes to their tables, refusing a module of none, and tags that are taken."""
+    """Add a module's classes to their tables; reject a module without any, and tags that are taken."""
     classes = [(kind, section, getattr(section, kind.tag)) for kind, section in find_classes(module)]
     bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
     if not classes:

@@ -13,8 +13,9 @@ def is_command() -> bool:
     """
     if sys.argv[:1] != ["-m"]:
         return False
-    module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
-    return module.startswith(("lab.", "eval."))
+    if "-m" not in sys.orig_argv:
+        return False
+    return sys.orig_argv[sys.orig_argv.index("-m") + 1].startswith(("lab.", "eval."))
 
 
 def find_shadowing_file() -> str | None:
@@ -53,7 +54,8 @@ def imports_the_lab(path: str) -> bool:
 def check_system() -> None:
     """End the process with status 2 and one line if the system cannot run a command."""
     fault = None
-    if sys.platform == "win32":  # it has neither the signals that a run saves at nor the locks of its folder
+    # Windows has neither the signals at which a run saves nor flock for its folder.
+    if sys.platform == "win32":
         fault = "Windows: is not supported; use WSL, Linux or macOS"
     elif path := find_shadowing_file():
         rule = "takes the place of Python's own module of that name"

@@ -18,11 +18,14 @@ LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 
 
 class Constructor(SafeConstructor):
-    """Builds plain values, text for dates, and a whole number where one with an exponent has no fraction, as 1e4."""
+    """Builds values, text for dates, and a whole number for one with an exponent and without a fraction, as 1e4."""
 
     def _number(self, node: Any) -> float:
         value: float = self.construct_yaml_float(node)
-        return int(value) if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53 else value
+        # From 2**53 on a float has no fraction, but may not be the number that was written.
+        if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53:
+            return int(value)
+        return value
 
 
 Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
@@ -30,7 +33,7 @@ Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 
 
 class WithoutAliases(Composer):
-    """Refuses anchors and aliases, by which a few lines can stand for more than memory holds."""
+    """Rejects anchors and aliases, by which a few lines can describe more than fits into memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose the next value."""
@@ -56,7 +59,9 @@ def parse_yaml(text: str, name: str) -> Any:
         return yaml.load(text)
     except (YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = f" line {mark.line + 1}:" if mark else ""
+        line = ""
+        if mark:
+            line = f" line {mark.line + 1}:"
         raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
 
 
@@ -72,9 +77,11 @@ def format_yaml(values: dict[str, Any]) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file of sections, or a config of the lab by its name, refusing any other file."""
+    """Read a YAML file of sections, or a config of the lab by its name; reject any other file."""
     packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
-    path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
+    # os.path returns False for a name with a NUL, which Path raises for.
+    if os.path.isfile(packed) and not os.path.exists(path):
+        path = packed
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(LONGEST_YAML + 1)
@@ -82,8 +89,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or error
         known = {Path(entry.name).stem: Path(entry.name).stem for entry in (files("lab") / "configs").iterdir()}
         known |= {entry.stem: str(entry) for entry in path.parent.glob("*.yaml")}
-        near = difflib.get_close_matches(path.stem, known, n=1)  # without the ending, which all of them share
-        remedy = f"did you mean {known[near[0]]}?" if near else "use a YAML config, as one of configs/"
+        remedy = "use a YAML config, as one of configs/"
+        # Names are compared without the ending, which makes all of them similar.
+        for name in difflib.get_close_matches(path.stem, known, n=1):
+            remedy = f"did you mean {known[name]}?"
         if path.parts[:1] == ("sweeps",) and not path.parent.exists():
             remedy = "sweeps/ is part of the repository, and not of the installed package; run in a checkout"
         raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
@@ -102,11 +111,16 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+        if isinstance(value, dict) and value:
+            out |= flatten(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
     return out
 
 
 def part(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a section, empty where it is missing or null."""
+    """Return a section; an empty one if it is missing, null, or no section."""
     section = values.get(key)
-    return section if isinstance(section, dict) else {}
+    if isinstance(section, dict):
+        return section
+    return {}
