@@ -50,19 +50,19 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     tokenizer = request.getfixturevalue(name)
     seen = 900
     cases = [draw_case(Writer(tokenizer), "longeval", lines=40, seed=1, index=k) for k in range(24)]
-    outcome = answered(
-        Reader(tokenizer, seen, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
-    )
+
+    def ask(n_tokens):
+        reader = Reader(tokenizer, n_tokens, say_line)
+        return answered(reader, tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
+
+    outcome = ask(seen)
     inside = []
     for case in cases:
         rest = case.prompt[case.prompt.index(f"line {case.facts['name']}:") :]
         inside.append(len(tokenizer.encode(rest, add_special_tokens=False).ids) <= seen)
     assert [record["passed"] for record in outcome.records] == inside
     assert 3 < sum(inside) < 21
-    everything = answered(
-        Reader(tokenizer, 10**6, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
-    )
-    assert summarize(everything)["score"] == 1
+    assert summarize(ask(10**6))["score"] == 1
 
 
 run = runner(main)
@@ -77,10 +77,8 @@ def test_a_length_is_filled_with_lines(hugging_face_folder, bpe, tmp_path, capsy
     for row, length in zip(rows, (700, 1100), strict=True):
         room, held = length - row["answer_budget"], []
         for index in range(2):
-            tokens = [
-                len(draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=index).prompt_ids) for n in range(2, 60)
-            ]
-            held.append(1 + sum(count <= room for count in tokens))
+            cases = [draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=index) for n in range(2, 60)]
+            held.append(1 + sum(len(case.prompt_ids) <= room for case in cases))
         assert row["lines"] == {"least": min(held), "most": max(held)}
         assert (row["asked"], room - 40 < row["prompt_tokens"]["most"] <= room) == (length, True)
     lines = "-".join(map(str, dict.fromkeys(rows[0]["lines"].values())))

@@ -21,18 +21,18 @@ KEY = re.compile(r"The pass key is ([0-9]{5})\. Remember it\. \1 is the pass key
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]{3})\.")
 
 
-both = pytest.mark.parametrize("name", ["bpe", "bytewise"])
-
-
 def case_of(tokenizer, protocol="passkey", *, length=700, depth=0.5, seed=0, index=0):
     digits, filler = (5, "") if protocol == "passkey" else (3, FILLER)
     return finish(draft(digits, filler, depth, seed, index), Writer(tokenizer), length, BUDGET)
 
 
-@both
+@pytest.fixture(params=["bpe", "bytewise"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.mark.parametrize("depth", [0.0, 0.25, 1.0])
-def test_the_text_is_the_fields(request, name, depth):
-    tokenizer = request.getfixturevalue(name)
+def test_the_text_is_the_fields(tokenizer, depth):
     for index in range(4):
         case = case_of(tokenizer, depth=depth, index=index)
         task, before, key, after, question = case.prompt.split("\n")
@@ -57,11 +57,9 @@ def say_key(pattern):
     return lambda text: f" {match[1]}. I have seen 12." if (match := pattern.search(text)) else " I do not know."
 
 
-@both
 @pytest.mark.parametrize(("protocol", "pattern"), [("passkey", KEY), ("lab", NEEDLE)])
-def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name, protocol, pattern, tmp_path):
+def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(tokenizer, protocol, pattern, tmp_path):
     """A key at depth d of u units of filler is seen when the text after its first letter fits."""
-    tokenizer = request.getfixturevalue(name)
     seen = 450
     reader = Reader(tokenizer, seen, say_key(pattern))
     scores = []
@@ -93,21 +91,9 @@ def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp
     assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
 
 
-@pytest.mark.parametrize(("said", "passes"), [("{}", 1), (" is {}. 7", 1), ("1{}", 0), ("{}0", 0), ("7 or {}", 0)])
-def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, tmp_path):
+def test_only_the_whole_number_passes_and_only_in_front(bytewise):
     case = case_of(bytewise)
-    ids = bytewise.encode(said.format(case.answers[0])).ids
-    outcome = answered(
-        lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
-    )
-    assert summarize(outcome)["passed"] == passes
-
-
-def test_only_the_protocol_of_the_lab_reads_a_number_in_groups(bytewise):
-    case = case_of(bytewise)
-    said = f"It is {int(case.answers[0]):,}."
-    assert {protocol: score_answer(case, said, read)["passed"] for protocol, read in READERS.items()} == {
-        "passkey": False,
-        "lab": True,
-    }
-    assert not score_answer(case, said)["passed"]  # as eval.lines asks
+    for said, passes in {"{}": True, " is {}. 7": True, "1{}": False, "{}0": False, "7 or {}": False}.items():
+        assert score_answer(case, said.format(case.answers[0]))["passed"] == passes, said
+    said = f"It is {int(case.answers[0]):,}."  # which the protocol of the lab alone reads as one number
+    assert [score_answer(case, said, READERS[name])["passed"] for name in ("passkey", "lab")] == [False, True]

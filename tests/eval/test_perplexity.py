@@ -54,12 +54,8 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
         n_bytes = sum(len(Tokenizer.from_file(str(vocabulary)).decode(each[1:]).encode()) for each in ids)
         assert row["bits_per_byte"] == pytest.approx(math.log2(row["score"]) * count / n_bytes)
         assert row["low"] < row["score"] < row["high"]
-        known = (row["model"], row["checkpoint"], row["method"], row["protocol"], row["precision"])
-        assert known == ("tiny", "tokens-000000000004096", "rope+plain", "sliding-window", "float32")
-        assert (row["length"], row["stride"], row["n"], row["seed"]) == (context, 8, 3, 0)
+        assert (row["protocol"], row["length"], row["stride"], row["n"]) == ("sliding-window", context, 8, 3)
         assert row["shorter_left_out"] == len(documents_of(prepared)) - len(long_enough)
-        assert row["hardware"]
-        assert row["seconds"] > 0
         assert [str(context), f"{row['score']:.4f}"] in [words[:2] for words in words_of(out)]
 
 

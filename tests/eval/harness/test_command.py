@@ -110,29 +110,18 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
     folder = tmp_path / "model"
     shutil.copytree(hugging_face_folder, folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    assert asked(run, passes, folder, tmp_path / "own", "--apply_chat_template") == (
-        around("[user]", "[assistant]"),
-        True,
-    )
     file = tmp_path / "other.jinja"
     file.write_text("Q: {{ messages[0].content }} A:")
-    assert asked(run, passes, folder, tmp_path / "other", f"--chat_template={file}") == (
-        around("Q: ", " A:"),
-        str(file),
-    )
-
-
-def around(before, after):
-    return {f"{before}{document['text']}{after}" for document in documents("answer")[:2]}
-
-
-def asked(run, passes, folder, place, *words):
-    """Ask two questions; return the texts, each after one <bos>, and the field of the rows."""
-    passes.clear()
-    status, _, err = run(folder, "--tasks=lab_answer", *OWN, "--limit=2", "--batch=1", "-o", place, *words)
-    assert status == 0, err
     tokenizer = subject_of(folder).tokenizer
     bos = tokenizer.token_to_id("<bos>")
-    assert {ids.count(bos) for ids in passes} == {1}
-    found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
-    return found, rows_in(place, "lab_answer")["exact_match"]["chat"]
+    for option, before, after, chat in (
+        ("--apply_chat_template", "[user]", "[assistant]", True),
+        (f"--chat_template={file}", "Q: ", " A:", str(file)),
+    ):
+        passes.clear()
+        words = ["--tasks=lab_answer", *OWN, "--limit=2", "--batch=1", option, "-o", tmp_path / before]
+        assert run(folder, *words)[0] == 0
+        assert {ids.count(bos) for ids in passes} == {1}
+        found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
+        assert found == {f"{before}{document['text']}{after}" for document in documents("answer")[:2]}
+        assert rows_in(tmp_path / before, "lab_answer")["exact_match"]["chat"] == chat

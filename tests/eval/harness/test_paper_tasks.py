@@ -91,18 +91,8 @@ COMPLETED = {  # how the released prompt begins and ends, a right answer, a wron
     "longbook_sum_en": ("Summarize the book below.\n\n", "Long text.\n\nSummary:", "71", "none"),
     "longbook_qa_en": ("Read the book and answer the question. Be very concise", "Question: Q?\nAnswer:", "71", "none"),
     "longbook_choice_en": ("Read the book", "B. 71\nC. c\nD. d\n\nThe letter of the correct answer is", " B", " C"),
-    "longdialogue_qa_en": (
-        "Below is a dialogue",
-        "The name that has been replaced with $$MASK$$ is likely",
-        " 71",
-        "no",
-    ),
-    "math_find": (
-        "What is the largest number in the following list?\n\nLong",
-        "Find The largest number of it.",
-        "71",
-        "7",
-    ),
+    "longdialogue_qa_en": ("Below is a dialogue", "has been replaced with $$MASK$$ is likely", " 71", "no"),
+    "math_find": ("What is the largest number in the following list?\n\nLong", "largest number of it.", "71", "7"),
     "code_debug": ("Following is a Python code", "B. 71\nC. c\nD. d\n\nThe correct option is:", " B.", " C"),
 }
 

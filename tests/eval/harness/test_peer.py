@@ -9,17 +9,9 @@ pytest.importorskip("lm_eval")
 pytest.importorskip("accelerate")  # what hf needs beside transformers
 pytestmark = pytest.mark.usefixtures("harness_files")
 TOL = 2e-5  # nats: sums of up to 60 float32 terms, of two implementations
-PAIRS = [
-    ("The magic", " numbers"),
-    ("The magic ", "numbers are"),
-    ("", "One of the"),
-    (" ", "x"),
-    ("One\n\n", "two of"),
-    ("One of the magic numbers is 7. " * 12, " The numbers"),
-    ("The", " numbers are mentioned in one of the texts below"),
-    ("The numbers", " are"),
-    ("The numbers", " one"),
-]
+PAIRS = [("The magic", " numbers"), ("The magic ", "numbers are"), ("", "One of the"), (" ", "x"), ("One\n\n", "two")]
+PAIRS += [("One of the magic numbers is 7. " * 12, " The numbers"), ("The numbers", " are"), ("The numbers", " one")]
+PAIRS += [("The", " numbers are mentioned in one of the texts below")]
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +22,16 @@ def folder(run_folder, tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="module")
-def peer(folder):
-    """The harness's class, as it is used from its own command line."""
-    return hugging_face(folder)
-
-
 def hugging_face(folder, **options):
+    """Build the harness's class, as it is used from its own command line."""
     from lm_eval.models.huggingface import HFLM
 
     return HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1, **options)
+
+
+@pytest.fixture(scope="module")
+def peer(folder):
+    return hugging_face(folder)
 
 
 @pytest.fixture(scope="module")

@@ -107,16 +107,6 @@ def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
     assert "probe-lab precision runs/papers_base" in out
 
 
-def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr("eval.papers.table.HOME", tmp_path)
-    monkeypatch.setattr("eval.papers.table.names", lambda: ["string/table1"])
-    (tmp_path / "string").mkdir()
-    text = (ROOT / "eval/papers/string/table1.yaml").read_text()
-    (tmp_path / "string/table1.yaml").write_text(text.replace("title:", "titel:"))
-    with pytest.raises(ValueError, match="titel=.*unknown setting; did you mean title"):
-        read_table("string/table1")
-
-
 def test_the_page_of_data_lists_all():
     page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
     assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []

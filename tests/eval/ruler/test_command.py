@@ -21,22 +21,17 @@ rows_of = rows_named("ruler.jsonl")
 
 
 @pytest.fixture
-def solved(monkeypatch, bpe):
-    """Let an oracle answer in place of the model; the list holds the number of prompts of each call."""
-    calls = []
+def solved(monkeypatch):
+    """Let an oracle answer in place of the model, with half of the answers after 8,192 tokens."""
 
     def generate(subject, prompts, n_tokens):
-        calls.append(len(prompts))
-        share = 1.0 if subject.model.consumed_tokens in (None, 4096, 8192) else 0.5
-        stop_id = 1 if subject.stop_id is None else subject.stop_id
-        return Oracle(subject.tokenizer, stop_id, lambda p: cut(solve(p), share))(prompts, n_tokens)
+        def answer(prompt):
+            right = solve(prompt)
+            return right if subject.model.consumed_tokens == 8192 else right[: len(right) // 2]
+
+        return Oracle(subject.tokenizer, subject.stop_id, answer)(prompts, n_tokens)
 
     monkeypatch.setattr(Subject, "generate", generate)
-    return calls
-
-
-def cut(answers, share):
-    return answers[: max(1, int(len(answers) * share))]
 
 
 def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
@@ -47,15 +42,10 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     cells = [(length, task) for length in (512, 700) for task in ("niah_multivalue", "vt", "qa_1")]
     assert [(row["length"], row["task"]) for row in rows] == cells
     for row in rows:
-        assert (row["model"], row["checkpoint"], row["consumed_tokens"]) == ("tiny", folder_name(4096), 4096)
-        assert (row["protocol"], row["method"], row["precision"]) == ("ruler", "rope+plain", "float32")
+        assert (row["protocol"], row["checkpoint"], row["consumed_tokens"]) == ("ruler", folder_name(4096), 4096)
         assert (row["n"], row["seed"], row["answer_budget"], row["version"]) == (3, 5, 40, 2)
         assert 0 <= row["low"] <= row["score"] <= row["high"] <= 100
-        assert row["seconds"] > 0
-        assert len(row["commit"]) in (40, len("unknown"))
-        assert row["hardware"]
-        standin = {"niah_multivalue": ["essays"], "vt": [], "qa_1": ["squad"]}[row["task"]]
-        assert row["standins"] == standin
+        assert row["standins"] == {"niah_multivalue": ["essays"], "vt": [], "qa_1": ["squad"]}[row["task"]]
         cases = [json.loads(line) for line in (tmp_path / row["cases"]).read_text().splitlines()]
         assert [case["test"] for case in cases] == [0, 1, 2]
         assert row["score"] == pytest.approx(100 * sum(case["score"] for case in cases) / 3)
@@ -68,7 +58,8 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     assert list(kept["averages"]) == ["512", "700"]
 
 
-def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, capsys, solved):
+@pytest.mark.usefixtures("solved")
+def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, capsys):
     run_copy = tmp_path / "tiny"
     shutil.copytree(run_folder, run_copy, ignore=shutil.ignore_patterns("eval", "ruler*"))
     for tokens in (8192, 12288, 16384):
