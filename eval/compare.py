@@ -186,6 +186,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
         if name in of_run:
             frame[name] = frame[name].mask(frame.settings.map(bool))
     lines = [name for name in LINE if name not in by]
+    # A field is part of a line's key only if results of the line differ in it.
     lines += varying(lines, list(fields))
     if not by:
         return lines, COLUMNS + varying(lines + COLUMNS, WIDER)
@@ -196,6 +197,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
 
 def mean_over_seeds(rows: pd.DataFrame) -> Row:
     """Average the records of one cell, one for each seed; return a range if one of them is censored."""
+    # A result below the first value tested has no score: the range shows that value with a mark.
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
     counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum()), "floor": 0.0}

@@ -113,12 +113,14 @@ class FoundByDistance(run.Measure):
     def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         config = self.probe.config
-        sizes = []
+        total = 0
+        passes = []
         for probe in (self.probe, *self.others):
-            sizes.append((len(self.methods) * len(probe.distances) * config.distance_tests, probe.window))
-        total = sum(tests for tests, _ in sizes)
-        # A test is two passes: one that answers, and one that scores the right number.
-        self.announce([(2 * tests, length) for tests, length in sizes])
+            n_tests = len(self.methods) * len(probe.distances) * config.distance_tests
+            total += n_tests
+            # A test is two passes: one that answers, and one that scores the right number.
+            passes.append((2 * n_tests, probe.window))
+        self.announce(passes)
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
@@ -156,6 +158,7 @@ class FoundByDistance(run.Measure):
     @property
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
+        # Device and batch change no result: the same command on another machine has the same file.
         options = {**asdict(self.options), "device": "auto", "batch": None}
         digest = short_hash(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
@@ -243,7 +246,9 @@ class FoundByDistance(run.Measure):
         threshold = self.probe.config.threshold
         shares = [row for row in rows if row["metric"] == "found_by_distance"]
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
-        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=self.names)
+        # All panels name the methods in one order, which gives each method the same colour in all.
+        names = list(dict.fromkeys(self.names))
+        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
         plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="retrieval accuracy")
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
         points = plot_share(shares, low="low", high="high", kind="point", rules=rules, title=self.title())

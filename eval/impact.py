@@ -71,6 +71,7 @@ def analyse(request: Request) -> Result:
     # A folder that cannot be written is rejected before time is spent on results.
     with writing(f"-o {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
+    # Each model is on the device during its own passes alone: both together may exceed a GPU's memory.
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     targets = windows.targets[scored]

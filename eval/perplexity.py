@@ -97,6 +97,7 @@ class PerplexityOptions(CellOptions):
             faults.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
         lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
+            # A stride above the context leaves tokens between two windows that neither of them scores.
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
@@ -203,6 +204,7 @@ class Perplexity(Measure):
         protocol: str = self.options.protocol
         texts = self.documents.copy()
         if self.keys is not None:
+            # Key tokens are part of what is measured: those of another evaluator are another text.
             protocol = "key-tokens"
             for keys in self.keys:
                 texts.append(np.flatnonzero(keys))

@@ -142,6 +142,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
 
 def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
+    # torch takes a second to import, which skip methods and errors do not need.
     import torch
 
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()

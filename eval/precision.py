@@ -111,6 +111,7 @@ class Precision(texts.OnTexts):
         if depends_on_positions(model.decoder, longest, [options.reference, *self.shifts]):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
+        # One set of texts serves all lengths, which read them from their beginning.
         self.texts = self.sample_texts(longest)
 
     def rows(self) -> Iterator[Row]:

@@ -81,6 +81,7 @@ class ByLength(needles.NeedleMeasure):
     def path(self) -> Path:
         """The folder of the records, named by the checkpoint and the settings."""
         model = self.subject.model
+        # The folder has one probe: other settings, methods or weights are written to a folder of their own.
         settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
         digest = short_hash(json.dumps(settings, sort_keys=True))
         return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
@@ -190,6 +191,7 @@ class ByMethod(needles.NeedleMeasure):
         """Run one method's tests: its row, and which tests it passes."""
         config = self.config
         decoder = self.subject.model.decoder
+        # The tests were built before, so that every method gets the same prompts.
         decoder.frequencies, decoder.distance = item.build(self.own)
         result = self.probe.run_at(self.subject, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]

@@ -59,16 +59,26 @@ class StoredRequests:
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        names = [short_hash(json.dumps([kind, *request.args]), DIGITS) for request in requests]
-        results = [(self.results.find({"request": name}) or {}).get("result") for name in names]
-        missing = [number for number, result in enumerate(results) if result is None]
-        try:
-            asked = ask([requests[number] for number in missing]) if missing else []
-        finally:
-            self.flush()  # after Ctrl-C too, so that finished requests are not asked again
-        for number, result in zip(missing, asked, strict=True):
-            results[number] = result
-        return [tuple(result) if isinstance(result, list) else result for result in results]
+        results: list[Any] = []
+        missing = []
+        for number, request in enumerate(requests):
+            name = short_hash(json.dumps([kind, *request.args]), DIGITS)
+            row = self.results.find({"request": name})
+            results.append(None if row is None else row["result"])
+            # JSON has lists alone: the harness's pairs of a number and a flag are tuples.
+            if isinstance(results[-1], list):
+                results[-1] = tuple(results[-1])
+            elif row is None:
+                missing.append(number)
+        if missing:
+            try:
+                fresh = ask([requests[number] for number in missing])
+            finally:
+                # After Ctrl-C too, so that finished requests are not asked again.
+                self.flush()
+            for number, result in zip(missing, fresh, strict=True):
+                results[number] = result
+        return results
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
@@ -79,10 +89,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     window = options.max_length or subject.model.train_len
 
     def ask_once(kind: str) -> Any:
-        """Ask what is not stored yet."""
+        """Ask only the requests that are not stored."""
 
-        def ask(self: Any, requests: Sequence[Any], **more: Any) -> list[Any]:
-            harness = partial(getattr(HFLM, kind), self, **more)
+        def ask(self: Any, requests: Sequence[Any], **kwargs: Any) -> list[Any]:
+            harness = partial(getattr(HFLM, kind), self, **kwargs)
             return harness(requests) if self.stored is None else self.stored.answers(kind, requests, harness)
 
         return ask
@@ -104,23 +114,23 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             padded = partial(pad_sequence, batch_first=True, padding_side="left")
             return padded(tokens), padded([torch.ones_like(row) for row in tokens])
 
-        def _loglikelihood_tokens(self, requests: Sequence[Any], **more: Any) -> Any:
+        def _loglikelihood_tokens(self, requests: Sequence[Any], **kwargs: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
             fitting = []
             for key, before, after in requests:
                 fitting.append((key, self.fitted(before, room - len(after)), after))
-            return super()._loglikelihood_tokens(fitting, **more)
+            return super()._loglikelihood_tokens(fitting, **kwargs)
 
         def fitted(self, ids: Ids, room: int) -> Ids:
             self.cut += len(ids) > room
             return truncate_ids(ids, room, options.truncate)
 
-        def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
+        def loglikelihood_rolling(self, requests: Sequence[Any], **kwargs: Any) -> Any:
             # The harness itself puts the token that begins a document before the window: `hf` would add a second one.
             self.add_bos_token: bool | None = False
             try:
-                return ask_once("loglikelihood_rolling")(self, requests, **more)
+                return ask_once("loglikelihood_rolling")(self, requests, **kwargs)
             finally:
                 self.add_bos_token = None
 

@@ -136,6 +136,7 @@ def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
             continue
         if failure := run_command(arguments, folder / f"{row.values['out'].name}.log"):
             return f"{row.row}: {failure}"
+        # Recorded after each command, so that a later call begins with the one that failed.
         finished.append([command])
     return None
 

@@ -37,6 +37,7 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
                 number = read_number(column, one) if one.row == row else None
                 if number is not None:
                     values.append(number)
+            # A row of ours may be no row of the paper.
             theirs = table.published.get(row, {}).get(name)
             if not values and theirs is None:
                 continue
@@ -44,6 +45,7 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
             cell |= {"difference": None, "scale": "mini" if mini else "full"}
             if values:
                 cell["ours"] = sum(values) / len(values)
+                # A miniature is of another scale, and some published cells are words such as OOM.
                 if isinstance(theirs, int | float) and not mini:
                     cell["difference"] = cell["ours"] - theirs
             cells.append(cell)
