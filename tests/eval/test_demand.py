@@ -100,10 +100,3 @@ def test_a_run_shows_what_it_has_counted(run_folder, tmp_path, capsys):
     ]
     assert min(size_of(tmp_path / "demand-counted.png")) > 500
     assert [row["metric"] for row in rows_in(tmp_path / "demand-counted.jsonl")] == ["counted"] + 5 * ["demand"]
-
-
-def test_settings_of_a_run_that_has_counted_are_refused(run_folder, capsys):
-    status, _, err = run(f"{run_folder} --tokens=5 --data.window=9", capsys)
-    assert status == 2
-    rule = f"would be ignored, a run has counted; name {run_folder / 'config.yaml'}"
-    assert err.splitlines() == [f"--tokens: {rule}", f"--data.window: {rule}"]

@@ -296,6 +296,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
     ("demand", "CONFIG --evidence=rhyme", "evidence.method=rhyme: unknown"),
+    ("demand", "RUN --data.window=9", "--data.window: would be ignored, a run has counted; name "),
     ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
     ("frequency", "--corpus=none --positions=8", "--corpus=none: must be slimpajama or a folder of token shards"),
     ("report", "FAKE -o x.pdf", "-o=x.pdf: must end in .html, .png or .svg"),

@@ -148,8 +148,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     rows = rows_of(file)
     assert {row["arithmetic"] for row in rows} == {"fp32", "bf16"}
     for row in rows:
-        assert (row["model"], row["method"], row["seed"], row["n"]) == ("tiny", "rope+plain", 2, 3)
-        assert row["reference"] == 16
+        assert (row["seed"], row["n"], row["reference"]) == (2, 3, 16)
         decoder, arithmetic = decoders[row["weights"]], ARITHMETICS[row["arithmetic"]]
         if row["metric"] == "D_logit":
             values = [first_logit_difference(decoder, t[None, : row["tokens"]], 0, arithmetic).item() for t in texts]

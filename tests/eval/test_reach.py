@@ -192,17 +192,15 @@ def test_an_answer_that_depends_on_the_constant_is_open(monkeypatch, changes):
 
 def test_forks_of_several_seeds_are_one_arm_and_of_other_bases_another():
     settings = {}
-    for base, window in (("a", 128), ("b", 192)):
-        for seed in (0, 1):
-            about = {"run.seed": seed, "data.corpus.seed": seed, "data.window": window, "start.path": None}
-            settings[f"runs/{base}{seed}"] = about
-            settings[f"runs/{base}{seed}-fork"] = {**about, "start.path": f"elsewhere/{base}{seed}", "data.window": 96}
+    for base, window, seed in ((128, 128, 0), (128, 128, 1), (192, 192, 0), (192, 192, 1)):
+        about = {"run.seed": seed, "data.corpus.seed": seed, "data.window": window, "start.path": None}
+        settings[f"runs/{base}-{seed}"] = about
+        settings[f"runs/fork{base}-{seed}"] = {**about, "start.path": f"elsewhere/{base}-{seed}", "data.window": 96}
     arms = name_arms(settings)
+    names = ("128", "fork128", "192", "fork192")
+    assert [arms[f"runs/{name}-0"] for name in names] == [arms[f"runs/{name}-1"] for name in names]
     assert len({*arms.values()}) == 4
-    for base in "ab":
-        assert arms[f"runs/{base}0"] == arms[f"runs/{base}1"]
-        assert arms[f"runs/{base}0-fork"] == arms[f"runs/{base}1-fork"]
-    assert arms["runs/a0-fork"] == "from base window of 128"
+    assert arms["runs/fork128-0"] == "from base window of 128"
 
 
 def write_distances(path, start, shares, window=192, theta=1000.0):

@@ -3,10 +3,8 @@
 import json
 import os
 
-import numpy as np
 import pytest
 from scipy.stats import binom
-from scipy.stats import t as student
 
 from eval.harness.__main__ import interval, main
 from tests.eval.harness.parts import TASKS
@@ -26,17 +24,8 @@ def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch,
     assert os.environ[CODE_SWITCH] == "1"
 
 
-def test_other_means_have_the_t_interval():
-    values = [0.2, 0.9, 0.4, 0.5]
-    stderr = np.std(values, ddof=1) / 2
-    half = student.ppf(0.975, 3) * stderr
-    found = interval(0.5, values, stderr, 4)
-    limits = (pytest.approx(0.5 - half), pytest.approx(0.5 + half), "t")
-    assert (found["low"], found["high"], found["interval"]) == limits
-
-
 def test_shares_have_exact_limits():
-    """Three of ten, by the tails of the binomial distribution: each limit leaves 2.5% beyond what was seen."""
+    """Three of ten, by the tails of the binomial distribution; the example of `interval` has limits by t."""
     found = interval(0.3, [1.0] * 3 + [0.0] * 7, 0.1527, 10)
     tails = binom.sf(2, 10, found["low"]), binom.cdf(3, 10, found["high"])
     assert (tails, found["interval"]) == (pytest.approx((0.025, 0.025)), "exact")

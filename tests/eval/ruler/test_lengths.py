@@ -1,4 +1,4 @@
-"""Prompts are as long as they may be, functions of their seeds, and refused where they cannot be."""
+"""Prompts are as long as they may be, functions of their seeds, refused where they cannot be, and scored."""
 
 import re
 
@@ -7,8 +7,9 @@ import pytest
 from eval.engine.cases import NOISE, Writer
 from eval.ruler.tasks import ALL
 from lab.core.errors import LabError
+from tests.eval.answering import answered
 from tests.eval.ruler.conftest import MARKS, case_of
-from tests.eval.ruler.oracle import documents, listed, solve
+from tests.eval.ruler.oracle import Oracle, documents, listed, solve
 
 WHOLE = [task for task in ALL if task.category == "retrieval" or task.name == "vt"]  # haystacks of lines or words
 
@@ -51,3 +52,19 @@ def test_the_least_length_named_is_the_least(writer, made_up, task):
 def test_a_test_has_the_same_answers_at_every_length(merging, made_up, task):
     writer = Writer(merging)
     assert len({case_of(writer, made_up, task.name, length, 2, 1).answers for length in (1400, 2500)}) == 1
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_an_oracle_scores_1_and_babble_0(bpe, made_up, task, tmp_path):
+    writer = Writer(bpe)
+    budget = 1 + max(task.budget, task.least_budget(writer, made_up))
+    cases = [case_of(writer, made_up, task.name, 1700, index, 7, budget) for index in range(5)]
+    settings = {"budget": budget, "rows": 3, "stop_id": 1, "judge": task.score_answer}
+    oracle = Oracle(bpe, 1)
+    records = answered(oracle, bpe, cases, tmp_path / "oracle", **settings).records
+    assert [(record["test"], record["score"]) for record in records] == [(k, 1.0) for k in range(5)]
+    assert [record["prompt_hash"] for record in records] == [case.prompt_hash for case in cases]
+    assert [record["expected"] for record in records] == [list(case.answers) for case in cases]
+    assert sum(rows for rows, _ in oracle.calls) == 5
+    babble = Oracle(bpe, 1, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
+    assert {record["score"] for record in answered(babble, bpe, cases, tmp_path / "babble", **settings).records} == {0}
