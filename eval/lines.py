@@ -11,8 +11,7 @@ A row is `short` if all its tests take 4,096 tokens or fewer. It is `long` if al
 LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
 model's own:
 
-    probe-lab lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
-        --position.frequency.train_len=4096
+    probe-lab lines models/Llama-2-7B-chat --lengths=16384 --frequency=entropy_abf:train_len=4096
 
 A line is `line torpid-kid: REGISTER_CONTENT is <24169>`. Names are an adjective and a noun, all different. Numbers are
 uniform from 1 to 50,000, all different, so that a number belongs to one line. The line that is asked for is uniform

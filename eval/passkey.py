@@ -9,10 +9,9 @@ Each cell is a depth at a length, in the model's own tokens, with exact 95% limi
     probe-lab passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
 
 Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
-(arXiv:2402.17463, Figure 4), with --position.distance.parts=intra, intra_inter or all:
+(arXiv:2402.17463, Figure 4), whose parts are intra, intra_inter or all:
 
-    probe-lab passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
-        --position.distance.train_len=2048 --position.distance.parts=intra_inter
+    probe-lab passkey runs/tiny_2k --lengths=4096,8192 --distance=dca:train_len=2048,parts=intra_inter
 
 There are two protocols, and every row names its own. `passkey` is the test that the field compares by (Mohtashami,
 Jaggi 2023, as appendix A.1 of arXiv:2402.17463 uses it). It has five lines. The second and fourth are the same five

@@ -23,8 +23,7 @@ each document whole. Here the same model chooses:
 Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
 that were measured on the same documents, so that one call for each compares methods and checkpoints:
 
-    probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
-        --position.distance.train_len=2048
+    probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --distance=dca:train_len=2048
 
 Prints a table. Beside perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
 bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length to

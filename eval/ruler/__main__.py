@@ -4,13 +4,11 @@
 
 A test of a length takes at most that many of the model's own tokens, answer included:
 
-    probe-lab ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
-        --words=wonderwords
+    probe-lab ruler models/Llama-3.1-8B --haystack=pg.txt --squad=dev.json --hotpotqa=hotpot.json --words=wonderwords
     probe-lab ruler runs/tiny_2k --lengths=1024,2048 --tests=100
     probe-lab ruler runs/tiny_2k --last=5 --lengths=2048
     probe-lab ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
-    probe-lab ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
-        --position.distance.window=128 --lengths=2048
+    probe-lab ruler runs/tiny_2k --distance=string:shift=683,window=128 --lengths=2048
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, as fewer words do without --words.
 The results name it under `standins`. Such scores are not those of other people. Prints a table, and writes to the run
