@@ -18,7 +18,7 @@ OPTIONS = (
 TOLERANCE, NORM_TOLERANCE = 1e-5, 1e-4  # of losses, and of gradient norms: sums in another order
 METHODS = {
     "plain": (),
-    "tied": ("--model.tie_embeddings=true",),
+    "tied": ("--model.tie_embeddings=true", "--track.every_steps=2"),  # the stop after step 5 is between two lines
     "anchor": ("--data.mode=concatenated", "--mask.method=anchor"),
     "weights": ("--weights.by=evidence", "--weights.keep=[[0,30]]"),
     "pose": ("--skip.method=pose", "--skip.target_len=240"),
