@@ -1,19 +1,17 @@
-"""What layers differ in: their kinds, by how far each sees and what it rotates; no torch.
+"""Types of layers, by how far each sees and whether it rotates; no torch.
 
-    full      all tokens before          every pair of dimensions, as in a model without kinds
+    full      all earlier tokens         every pair of dimensions, as in a model without types
     window    the last W tokens          every pair
-    nope      all tokens before          none: inv_freq[j] = 0
-    part      all tokens before          the first floor(p H / 2) pairs, of the highest frequencies; 0 for the others
+    nope      all earlier tokens         none: inv_freq[j] = 0
 
-Layer l has the kind pattern[l mod len(pattern)]. Distance methods change full and part layers alone: window layers keep
-plain distances, and nope layers have none. A frequency method changes every layer that rotates, before pairs are left
-out. Its factor on the logits, a number for each query, holds in all layers. The key cache holds every token for all.
+Layer l has the type pattern[l mod len(pattern)]. Distance methods change full layers alone: window layers keep plain
+distances, and nope layers have none. A frequency method changes every layer that rotates. Its factor on the logits, a
+number for each query, applies in all layers. The key cache keeps every token for all.
 
-A relative position is counted for a kind of layer that encodes it: those below W for window, none for nope, all for the
-others. The f of a run is that of the kind which encodes most.
+A relative position is counted for a type of layer that encodes it: those below W for window, none for nope, all for
+full. The f of a run is that of the type which encodes most.
 
-Source: arXiv:2501.18795 (RNoPE-SWA: three window layers to a nope layer); arXiv:2410.06205 (p-RoPE: part; p = 0 is
-nope, p = 1 full), rounded as the transformers library's rope_type proportional. In Llama 4 (iRoPE) windows are chunks.
+Source: arXiv:2501.18795 (RNoPE-SWA: three window layers to a nope layer). In Llama 4 (iRoPE) windows are chunks.
 
 Sliding window: a query sees the last W tokens, itself among them, at plain distances.
 
@@ -28,9 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from annotated_types import Gt, Lt
+from typing import TYPE_CHECKING, Literal
 
 from lab.core.schema import Length, Section
 from lab.positions import Band, Distance, Frequencies, identity
@@ -42,32 +38,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Kind = Literal["full", "window", "nope", "part"]
+Kind = Literal["full", "window", "nope"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayersConfig(Section):
-    """Kinds of layers, repeated over the depth."""
+    """Types of layers, repeated over the depth."""
 
     pattern: tuple[Kind, ...]
-    """Kinds of the first layers, repeated: full, window (a sliding window), nope (no positions) and part (rope on the
-    highest frequencies alone), as [window, window, window, nope]."""
+    """Types of the first layers, repeated: full, window (a sliding window) and nope (no positions), as [window, window,
+    window, nope]."""
     window: Length | None = None
     """Tokens that window layers see, the query's own among them; below data.window."""
-    fraction: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Share of the dimensions of a head that part layers rotate."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse a pattern without effect, and parameters of kinds that are not in it."""
+        """Reject a pattern without effect, and a window without window layers."""
         if set(self.pattern) <= {"full"}:
-            yield self.fault("pattern", "must have a kind beside full; add one, or leave model.layers out")
-        for kind, name in (("window", "window"), ("part", "fraction")):
-            if (kind in self.pattern) != (getattr(self, name) is not None):
-                rule = "must be set for" if kind in self.pattern else "would be ignored without"
-                yield self.fault(name, f"{rule} {kind} layers in model.layers.pattern; change one of them")
+            yield self.fault("pattern", "must have a type besides full; add one, or leave model.layers out")
+        if "window" in self.pattern and self.window is None:
+            yield self.fault("window", "must be set for window layers in model.layers.pattern; change one of them")
+        if "window" not in self.pattern and self.window is not None:
+            yield self.fault("window", "would be ignored without window layers in model.layers.pattern; leave it out")
 
     def encoded(self, max_len: int) -> dict[str, int]:
-        """Count the relative positions, from 0 on, that each kind of layer encodes of `max_len`.
+        """Count the relative positions, from 0 on, that each type of layer encodes of `max_len`.
 
         Example:
             >>> LayersConfig(pattern=("window", "nope"), window=48).encoded(192)
@@ -77,16 +71,14 @@ class LayersConfig(Section):
         return {kind: limits.get(kind, max_len) for kind in dict.fromkeys(self.pattern)}
 
     def methods(self, kind: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
-        """Return the position methods of a kind of layer in a model with these."""
+        """Return the position methods of a type of layer in a model with these."""
         if kind == "full":
             return frequencies, distance
         if kind == "window":
             assert self.window is not None, "window layers have a window"
             return frequencies, Sliding(window=self.window)
-        inv_freq = frequencies.inv_freq.clone()
-        n_rotated = 0 if self.fraction is None or kind == "nope" else int(self.fraction * len(inv_freq))
-        inv_freq[n_rotated:] = 0
-        return replace(frequencies, inv_freq=inv_freq), distance if kind == "part" else Plain(log_n=distance.log_n)
+        # Rotations by angle 0: attention needs no case for layers without positions.
+        return replace(frequencies, inv_freq=0 * frequencies.inv_freq), Plain(log_n=distance.log_n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +94,7 @@ class Sliding(Distance):
         return True
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Subtract every key position from every query position; pairs beyond the window are nan.
+        """Subtract every key position from every query position; the result is nan for pairs beyond the window.
 
         Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
         Example:

@@ -24,7 +24,7 @@ MASKS = {
         "starts": (0, 13, 22),
     },
 }
-LAYERS = LayersConfig(pattern=("window", "nope", "part"), window=7, fraction=0.5)
+LAYERS = LayersConfig(pattern=("window", "nope", "full"), window=7)
 CASES = [
     *(("rope", "layers", mask, "auto") for mask in ("rows", "document")),
     *(("rope", name, mask, "auto") for name in DISTANCES for mask in MASKS),
@@ -58,7 +58,7 @@ def outcome(case, heads, context=None, recompute=False):
 def share(cases, degree, heads, recompute=False):
     """Compute the cases as one of the ranks of a group; sums and gradients are added up over the ranks."""
     meet()
-    context, found = ContextGroup.of(degree), []
+    context, found = ContextGroup.create(degree), []
     for case in cases:
         out, gradients = outcome(case, heads, context, recompute)
         for part in [out["sums"], *gradients]:

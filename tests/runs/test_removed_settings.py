@@ -23,7 +23,8 @@ REMOVED = {
     "evidence.method=gain": {"evidence": {"method": "gain"}},
     "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
-PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
+LAYERS = {"pattern": ["window", "full"], "window": 9, "fraction": None}
+PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None, "layers": LAYERS}, "weights": None}
 
 
 def write(folder, changes):
