@@ -16,7 +16,7 @@ from lab.data.chat import frame_question
 from lab.export import main as export
 from lab.fit import read_arguments
 from lab.longrecipe.__main__ import main as longrecipe
-from lab.model.huggingface.pretrained import stored_tensors
+from lab.model.huggingface.pretrained import find_tensors
 from lab.prepare import main as prepare
 from lab.sweep.__main__ import main as sweep
 from tests.fits import CONFIG
@@ -108,7 +108,7 @@ def test_names_are_no_formulas_in_a_spreadsheet():
 def test_an_index_of_weights_names_files_of_its_folder(tmp_path, listed):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
     with refused(f"{tmp_path / 'model.safetensors.index.json'}: names "):
-        stored_tensors(tmp_path)
+        find_tensors(tmp_path)
 
 
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ 'a' * 10**15 }}"])

@@ -7,7 +7,7 @@ from lab.core.errors import CheckpointError
 from lab.loading import open_model
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.foreign import Foreign
-from lab.model.huggingface.pretrained import stored_tensors
+from lab.model.huggingface.pretrained import find_tensors
 from lab.positions import frequencies
 from tests.model.folders import (
     APART,
@@ -137,7 +137,7 @@ def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
 
 def add_copy(folder, file, names, index=False):
     """Write a file that holds tensors of ones in place of a folder's; with an index, as one more part of it."""
-    shapes = {name: part.get_slice(name).get_shape() for name, part in stored_tensors(folder).items()}
+    shapes = {name: part.get_slice(name).get_shape() for name, part in find_tensors(folder)[0].items()}
     parts = safetensors_torch.load_file(folder / file) if index else {}
     wrong = {name: torch.ones(shape) for name, shape in shapes.items() if name.startswith(names)}
     safetensors_torch.save_file({**parts, **wrong}, folder / file, metadata={"format": "pt"})

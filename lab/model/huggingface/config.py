@@ -12,8 +12,8 @@
     llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
     longrope    longrope       short_factor, long_factor, factor, train_len, attention_factor
 
-In the last three train_len is original_max_position_embeddings, or max_position_embeddings where that is left out.
-Saving also writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
+In the last three train_len is original_max_position_embeddings, or by default max_position_embeddings. Saving also
+writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
 
 transformers 4 keeps rope_theta at the top and the rest in rope_scaling, transformers 5 keeps all in rope_parameters and
 reads both. Settings that the lab's decoder would compute differently are errors. Source: transformers 5.23,
@@ -63,20 +63,22 @@ QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.json with its family's defaults, refusing a file that is missing, broken or of another family."""
+    """Read config.json with its family's defaults; reject a file that is missing, broken or of another family."""
     path = folder / NAME
     if not path.is_file():
         raise CheckpointError(f"{folder}: holds no {NAME}; use the folder of a Hugging Face model")
     settings = read_json(path)
     family = settings.get("model_type")
     if family not in FAMILIES:
-        remedy = "use a model of these families, or evaluate this one by lab.loading.open_model"
-        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; {remedy}")
+        fix = "use a model of these families, or evaluate this one by lab.loading.open_model"
+        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; {fix}")
     return {**FAMILIES[family], **settings}
 
 
 def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
-    """Read config.json of any family: of another than the decoder's by transformers, with its window, or the one given.
+    """Read config.json of any family, and its training window, for which `window` is the default.
+
+    The settings of a family that the decoder does not serve are those that transformers reads.
 
     Raises: CheckpointError; ConfigError for a model that transformers does not know, or of no window; MissingPackage.
     """
@@ -85,7 +87,9 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
     with reading(folder) as transformers:
         options = {"local_files_only": True, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(folder, **options).get_text_config()
-    window = next((length for name in WINDOWS if (length := getattr(config, name, None))), window)
+    for name in WINDOWS:
+        if length := getattr(config, name, None):
+            return {**config.to_dict(), "max_position_embeddings": length}
     if window is None:
         rule = "states no training window; add max_position_embeddings, or give --window where a command has it"
         raise ConfigError(f"{folder / NAME}: {rule}")
@@ -94,7 +98,7 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[Any]:
-    """Import transformers, and report what it refuses in one line."""
+    """Import transformers, and report its errors in one line."""
     try:
         import transformers
 
@@ -108,28 +112,38 @@ def reading(folder: Path) -> Iterator[Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file of the folder, refusing a broken one; empty if the file is missing."""
+    """Read the object in a JSON file of the folder; reject a broken one; empty if the file is missing."""
     return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
 
 def read_chat_template(folder: Path) -> str | None:
-    """Read a folder's chat template, of several the one named default; None where it has none."""
-    file = folder / "chat_template.jinja"
+    """Read a folder's chat template, of several the one named default; None if it has none."""
+    file = folder / "chat_template.jinja"  # wins, as in transformers
+    if file.is_file():
+        return file.read_text("utf-8")
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):
-        template = {named.get("name"): named.get("template") for named in template}.get("default")
-    return file.read_text("utf-8") if file.is_file() else template
+    if not isinstance(template, list):
+        return template
+    for entry in template:
+        if entry.get("name") == "default":
+            return entry.get("template")  # type: ignore[no-any-return]
+    return None
 
 
 def special_texts(folder: Path) -> dict[str, str]:
     """Read the texts of a folder's special tokens by name, as chat templates use them."""
-    sources = [read_json(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map")]
-    texts = {name: token_text(sources[0], name) or token_text(sources[1], name) for name in SPECIAL}
-    return {name: text for name, text in texts.items() if text is not None}
+    settings = read_json(folder / "tokenizer_config.json")
+    older = read_json(folder / "special_tokens_map.json")  # where transformers 4 keeps what the first may lack
+    texts = {}
+    for name in SPECIAL:
+        text = token_text(settings, name) or token_text(older, name)
+        if text is not None:
+            texts[name] = text
+    return texts
 
 
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:
-    """Return the text of a special token in tokenizer_config.json, which holds it alone or with its properties."""
+    """Return the text of a special token, which is stored as text or as an object with properties."""
     token = settings.get(key)
     if isinstance(token, dict):
         token = token.get("content")
@@ -141,15 +155,18 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     faults = find_faults(settings, own_frequencies)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
-    width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
-    values["attention_width"] = width if width != values["d_model"] else None
     values["theta"] = collect_rope(settings)["rope_theta"]
     values["qkv"] = QKV.get(settings["model_type"], "plain")
+    # Sizes may still be missing or no numbers here; DecoderConfig rejects them by name.
+    width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
+    if width != values["d_model"]:
+        values["attention_width"] = width
     try:
         cfg = DecoderConfig(**values)
     except ConfigError as error:
-        named = (line.partition("=") for line in error.faults)
-        raise ConfigError(*faults, *(f"{SIZES.get(name, name)}={rest}" for name, _, rest in named)) from None
+        for line in error.faults:
+            name, _, rest = line.partition("=")
+            faults.append(f"{SIZES.get(name, name)}={rest}")
     if faults:
         raise ConfigError(*faults)
     return cfg
@@ -161,26 +178,30 @@ def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
     reach = settings["max_position_embeddings"]
     window = settings.get("sliding_window")
     rope = collect_rope(settings)
-    whole = "attention sees all preceding tokens"
+    dense = "attention sees all preceding tokens"
     slides = family == "mistral" and window is not None and type(reach) is int and window < reach
     layers = set(settings.get("layer_types") or ()) - {"full_attention"}
     unknown = rope["rope_type"] not in READ_AS and not own_frequencies
-    refused = {  # setting: whether it is refused, the rule
+    rules = {  # setting: whether it is rejected, and the rule
         "max_position_embeddings": (type(reach) is not int, "must be a whole number of tokens"),
         "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
         "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
-        "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),
-        "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {whole}"),
-        "layer_types": (layers, f"must be full_attention in all layers, {whole}"),
+        "use_sliding_window": (settings["use_sliding_window"], f"must be false, {dense}"),
+        "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {dense}"),
+        "layer_types": (layers, f"must be full_attention in all layers, {dense}"),
         "mlp_bias": (settings.get("mlp_bias"), "must be false"),
         "quantization_config": (settings.get("quantization_config"), "must be left out, weights must be floats"),
         "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
         "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
     }
     values = {**settings, **rope}
-    faults = [f"{name}={values[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
-    nested = [name for name, value in rope.items() if isinstance(value, dict)]
-    faults += [f"rope_parameters.{name}: must be the same in all layers; use another model" for name in nested]
+    faults = []
+    for name, (is_rejected, rule) in rules.items():
+        if is_rejected:
+            faults.append(f"{name}={values[name]}: {rule}; use another model")
+    for name, value in rope.items():
+        if isinstance(value, dict):  # transformers' form for types of layers, each with its own rotary settings
+            faults.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
     if not faults and not own_frequencies:
         try:
             method = frequency_settings(settings)
@@ -196,34 +217,33 @@ def hugging_face_settings(
 ) -> dict[str, Any]:
     """Write a decoder's settings as config.json, readable by transformers 4 and 5.
 
-    A decoder with biases is saved as Qwen2, one with norms of queries and keys as Qwen3, one whose heads do not divide
-    d_model as Mistral, since transformers' Llama refuses those. The ids of <bos> and <eos> are unknown and null;
-    otherwise transformers assumes Llama's 1 and 2.
+    A decoder with biases is saved as Qwen2, one with norms of queries and keys as Qwen3.
 
     Raises: ConfigError for positions that config.json does not support.
     """
     if not distance.is_plain or distance.log_n is not None:
-        name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
-        remedy = "save with plain distance and use apply() on the loaded model"
-        raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
+        name = f"distance.log_n={distance.log_n}" if distance.is_plain else f"distance={distance.method}"
+        fix = "save with plain distance and use apply() on the loaded model"
+        raise ConfigError(f"{name}: not supported by a Hugging Face folder; {fix}")
     if cfg.layers is not None:
         rule = "no family of transformers that the lab writes has it; evaluate the run folder"
         raise ConfigError(f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: {rule}")
-    family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
-    return {
+    family = "llama"
+    if cfg.d_model % cfg.n_heads:  # transformers' Llama rejects heads that do not divide the width
+        family = "mistral"
+    for name, qkv in QKV.items():
+        if qkv == cfg.qkv:
+            family = name
+    settings = {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
         **{theirs: getattr(cfg, ours) for ours, theirs in SIZES.items()},
         "head_dim": cfg.head_dim,
         "hidden_act": "silu",
         **rope_settings(frequencies, train_len),
-        **({} if family == "qwen2" else {"attention_bias": False}),
-        "mlp_bias": False,
-        "sliding_window": None,
-        "use_sliding_window": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "dtype": dtype,
-        "torch_dtype": dtype,
     }
+    if family != "qwen2":  # which has no such setting, and whose biases are those of queries, keys and values
+        settings["attention_bias"] = False
+    # Ids that are left out would become Llama's 1 and 2. transformers 4 reads torch_dtype, transformers 5 dtype.
+    settings |= {"mlp_bias": False, "sliding_window": None, "use_sliding_window": False}
+    return settings | {"bos_token_id": None, "eos_token_id": None, "dtype": dtype, "torch_dtype": dtype}

@@ -4,7 +4,7 @@ Neither needs the transformers library. Positions that config.json does not supp
 
     model.safetensors                   all weights in one file, or
     model-00001-of-00003.safetensors    several files, and
-    model.safetensors.index.json        which file holds which tensor; it wins
+    model.safetensors.index.json        the file of each tensor; it has priority
 
 Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2 as a pair.
 """
@@ -58,7 +58,7 @@ def load_pretrained(
     """Load a Hugging Face folder; `frequencies` and `distance` replace the folder's own positions.
 
     Raises: CheckpointError for a folder whose files are missing, broken or do not fit together; ConfigError for a model
-        that the lab's decoder cannot run, a line per fault.
+        that the lab's decoder cannot run, with a line for each error.
     """
     folder = Path(path)
     settings = config.read_settings(folder)
@@ -67,14 +67,13 @@ def load_pretrained(
     if frequencies is None:
         method = rope.frequency_settings(settings)
         frequencies = positions.frequencies(**method, head_dim=cfg.head_dim, theta=cfg.theta)
-    if (n := 2 * len(frequencies.inv_freq)) != cfg.head_dim:
+    n = 2 * len(frequencies.inv_freq)
+    if n != cfg.head_dim:
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
     with torch.device("meta"):
         decoder = Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=None)
-    shapes = {name: tensor.shape for name, tensor in decoder.state_dict().items()}
-    tensors = load_tensors(folder, shapes, tied=cfg.tie_embeddings, dtype=dtype, device=device)
-    decoder.load_state_dict(tensors, assign=True)
-    if cfg.tie_embeddings:
+    decoder.load_state_dict(load_tensors(folder, decoder, dtype, device), assign=True)
+    if cfg.tie_embeddings:  # assigned tensors are two parameters
         decoder.head.weight = decoder.embedding.weight
     return decoder.eval()
 
@@ -89,8 +88,8 @@ def save_pretrained(
 ) -> None:
     """Write a decoder as a Hugging Face folder, atomically, in the dtype of its parameters.
 
-    `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
-    `token_ids` are those of special tokens in config.json, null where left out; `files` are others to write, by name.
+    `train_len` becomes max_position_embeddings; by default it is the frequency method's own length, if it has one.
+    `token_ids` are those of special tokens in config.json, null by default; `files` are others to write, by name.
 
     Raises: CheckpointError for a path that is not empty; ConfigError for one that cannot be written, and for positions
         that config.json does not support; DiskError.
@@ -103,10 +102,11 @@ def save_pretrained(
         raise CheckpointError(f"{path}: is not empty; use a new or an empty folder")
     dtype = str(decoder.embedding.weight.dtype).removeprefix("torch.")
     settings = config.hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
-    tied = decoder.cfg.tie_embeddings
-    state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
-    tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
-    temporary = name_temporary(final)  # renamed at the end, so that a folder that exists is complete
+    tensors = {hugging_face_name(name): tensor for name, tensor in decoder.state_dict().items()}
+    if decoder.cfg.tie_embeddings:
+        del tensors[HEAD]
+    # The folder is written under a temporary name and renamed at the end: one that exists is complete.
+    temporary = name_temporary(final)
     try:
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
@@ -137,61 +137,54 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{layer}.{IN_BLOCK[part]}.{kind}"
 
 
-def load_tensors(
-    folder: Path, shapes: Mapping[str, torch.Size], *, tied: bool, dtype: torch.dtype, device: torch.device | str
-) -> dict[str, Tensor]:
-    """Read the tensors of the lab's names in `shapes`, converting one at a time; a tied head is the embedding itself.
+def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: torch.device | str) -> dict[str, Tensor]:
+    """Read the tensors of a decoder, converting one at a time; a tied head is the embedding itself.
 
     Raises: CheckpointError, a line for every tensor that is missing, left over or of another shape or type.
     """
-    names = {hugging_face_name(name): name for name in shapes}
-    stored = stored_tensors(folder)
+    tied = decoder.cfg.tie_embeddings
+    names = {hugging_face_name(name): name for name in decoder.state_dict()}
+    stored, copies = find_tensors(folder)
+    for name, file in copies.items():
+        show(f"{folder}: {name}: its copy in {file} is not read, {INDEX} names another file", error=True)
     if tied and HEAD not in stored:
         del names[HEAD]
-    faults = tensor_faults({theirs: tuple(shapes[name]) for theirs, name in names.items()}, stored)
+    faults = tensor_faults(decoder.state_dict(), names, stored)
     if faults:
         raise CheckpointError("\n".join(faults))
-    # a tensor maps the file, which may change after loading
-    loaded = {ours: stored[name].get_tensor(name).to(device, dtype, copy=True) for name, ours in names.items()}
-    embedding = loaded["embedding.weight"]
-    if tied and not torch.equal(loaded.get("head.weight", embedding), embedding):
-        raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
+    loaded = {}
+    for name, ours in names.items():
+        # A tensor maps its file, which may change after loading: it is copied even if dtype and device are right.
+        loaded[ours] = stored[name].get_tensor(name).to(device, dtype, copy=True)
     if tied:
+        embedding = loaded["embedding.weight"]
+        if not torch.equal(loaded.get("head.weight", embedding), embedding):
+            raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
         loaded["head.weight"] = embedding
     return loaded
 
 
-def stored_tensors(folder: Path) -> dict[str, Any]:
-    """Return the open file of each tensor of a folder; a line names each copy that is not read.
+def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the open file of each tensor, and the files of second copies; print a line for other files of tensors.
+
+    If there is an index, it decides, also next to a single file.
 
     Raises: CheckpointError for a folder without weights or with a broken file.
     """
-    stored, doubled = find_tensors(folder)
-    for name, file in doubled.items():
-        show(f"{folder}: {name}: its copy in {file} is not read, {INDEX} names another file", error=True)
-    return stored
-
-
-def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the open file of each tensor, and the files of second copies; a line names other files of tensors.
-
-    An index decides where there is one, also next to a single file.
-
-    Raises: CheckpointError.
-    """
     from safetensors import SafetensorError, safe_open
 
-    listed: Any = {"": SINGLE} if (folder / SINGLE).is_file() else {}
-    indexed = (folder / INDEX).is_file()
-    if indexed:
+    listed: Any = {}  # file of each tensor; that of "" for all
+    if (folder / INDEX).is_file():
         listed = config.read_json(folder / INDEX).get("weight_map", {})
+    elif (folder / SINGLE).is_file():
+        listed = {"": SINGLE}
     if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
         raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
     names = {*listed.values()}
     if not names:
         raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
     stored: dict[str, Any] = {}
-    doubled: dict[str, str] = {}
+    copies: dict[str, str] = {}
     for path in sorted(folder / name for name in names):
         try:
             file = safe_open(path, framework="pt")
@@ -199,26 +192,30 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
             raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
         for name in file.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118, which is no dictionary
             if listed.get(name, path.name) != path.name:
-                doubled[name] = path.name
+                copies[name] = path.name
             elif not name.endswith(NO_WEIGHT):
                 stored[name] = file
-    strays = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in names)
-    if strays:
-        show(f"{folder}: {abbreviate(', '.join(strays))}: not of these weights, not read", error=True)
-    return stored, doubled
+    others = sorted({path.name for path in folder.glob("*.safetensors")} - names)
+    if others:
+        show(f"{folder}: {abbreviate(', '.join(others))}: not of these weights, not read", error=True)
+    return stored, copies
 
 
-def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Any]) -> list[str]:
-    """Compare the tensors that config.json implies with those stored, a line for each difference."""
-    other = "take config.json and weights of one model"
+def tensor_faults(state: Mapping[str, Tensor], names: Mapping[str, str], stored: Mapping[str, Any]) -> list[str]:
+    """Compare the tensors that config.json implies with those stored, with a line for each difference."""
+    fix = "take config.json and weights of one model"
     faults = []
-    for name, shape in wanted.items():
-        part = stored[name].get_slice(name) if name in stored else None
-        if part is None:
-            faults.append(f"{name}: missing from the weights; copy the folder again, or {other}")
-        elif tuple(part.get_shape()) != shape:
-            faults.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {other}")
+    for name, ours in names.items():
+        if name not in stored:
+            faults.append(f"{name}: missing from the weights; copy the folder again, or {fix}")
+            continue
+        part = stored[name].get_slice(name)  # reads shape and type alone
+        shape = tuple(state[ours].shape)
+        if tuple(part.get_shape()) != shape:
+            faults.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {fix}")
         elif part.get_dtype() not in FLOATS:
             faults.append(f"{name}={part.get_dtype()}: must be {', '.join(FLOATS)}; use the model's float weights")
-    rule = "not part of the model that config.json describes"
-    return faults + [f"{name}: {rule}; {other}" for name in stored if name not in wanted]
+    for name in stored:
+        if name not in names:
+            faults.append(f"{name}: not part of the model that config.json describes; {fix}")
+    return faults

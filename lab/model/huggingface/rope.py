@@ -1,7 +1,7 @@
 """Rotary settings of config.json as a frequency method, both ways, as transformers 5.23 reads them; no torch.
 
-`lab.model.huggingface.config` has the table of rope types. What transformers ignores is ignored, and named in a line.
-Source: modeling_rope_utils.py.
+`lab.model.huggingface.config` has the table of rope types. Settings that transformers ignores are ignored, with a line
+for each. Source: modeling_rope_utils.py.
 """
 
 import math
@@ -17,10 +17,11 @@ from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
 OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
-READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk"}
+READ_AS |= {"yarn": "yarn", "llama3": "llama3", "longrope": "longrope"}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
-ROPE_KEYS: dict[str, tuple[str, ...]] = {  # what transformers reads, beside SHARED_KEYS
+ROPE_KEYS: dict[str, tuple[str, ...]] = {  # what transformers reads besides SHARED_KEYS
     "default": (),
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -41,16 +42,17 @@ WITHOUT = {  # settings of positions and attention that transformers does not ha
 
 
 def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> None:
-    """Print a line for each setting that transformers, and therefore the lab, ignores; `rotary` ones too if asked."""
-    unread = {name: f"transformers has no such setting; {fix}" for name, fix in WITHOUT.items() if settings.get(name)}
+    """Print a line for each setting that transformers, and therefore the lab, ignores, `rotary` ones or not."""
+    for name, fix in WITHOUT.items():
+        if settings.get(name):
+            show(f"{config}: {name} is ignored, transformers has no such setting; {fix}", error=True)
     section, values = rope_section(settings)
     kind = collect_rope(settings)["rope_type"]
     if rotary and kind in ROPE_KEYS:
         for name, value in values.items():
             if name not in (*SHARED_KEYS, *ROPE_KEYS[kind]) and not isinstance(value, dict):
-                unread[f"{section}.{name}={abbreviate(value)}"] = f"rope_type={kind} has no such setting"
-    for name, rule in unread.items():
-        show(f"{config}: {name} is ignored, {rule}", error=True)
+                setting = f"{section}.{name}={abbreviate(value)}"
+                show(f"{config}: {setting} is ignored, rope_type={kind} has no such setting", error=True)
 
 
 def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -79,10 +81,14 @@ def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kind = rope["rope_type"]
     length = settings["max_position_embeddings"]
     original = int(rope[ORIGINAL] or length)
-    read = [name for name in ROPE_KEYS[kind] if name not in NOT_READ]
-    values = {name: rope[name] for name in read if rope.get(name) is not None}
-    if kind in (*OF_LENGTH, "dynamic"):
-        values["train_len"] = length if kind == "dynamic" else original
+    values = {}
+    for name in ROPE_KEYS[kind]:
+        if name not in NOT_READ and rope.get(name) is not None:
+            values[name] = rope[name]
+    if kind == "dynamic":
+        values["train_len"] = length
+    if kind in OF_LENGTH:
+        values["train_len"] = original
     if kind == "longrope":
         values.setdefault("factor", max(1.0, length / original))
     if kind == "yarn":
@@ -92,8 +98,8 @@ def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def yarn_settings(rope: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     """Read YaRN's settings as transformers does: null or 0 as the default, two mscales as an attention factor."""
-    values: dict[str, Any] = {"truncate": bool(rope.get("truncate", True))}
-    values |= {name: rope.get(name) or default for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))}
+    values = {"beta_fast": rope.get("beta_fast") or 32.0, "beta_slow": rope.get("beta_slow") or 1.0}
+    values["truncate"] = bool(rope.get("truncate", True))
     if "factor" in rope:
         values["factor"] = ratio if rope["factor"] is None else rope["factor"]
     scale, other = rope.get("mscale"), rope.get("mscale_all_dim")
@@ -114,32 +120,40 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     """
     config: Any = method.config
     if method.method not in WRITTEN_AS:
-        remedy = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
-        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {remedy}")
+        fix = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
+        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {fix}")
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
     kind = WRITTEN_AS[method.method]
-    theta = method.theta
-    if method.method == "ntk":
-        theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
-    scaling = {name: value for name, value in asdict(config).items() if name not in NOT_SCALING and value is not None}
-    if kind in OF_LENGTH:
-        scaling[ORIGINAL] = config.train_len
-    if method.method == "ntk_by_parts":
-        scaling["attention_factor"] = 1.0
-    written = {"rope_theta": theta, "rope_scaling": None if kind == "default" else {"rope_type": kind, **scaling}}
+    settings = {"rope_theta": method.theta, "rope_scaling": None}
+    if method.method == "ntk":  # which is rope with another base
+        settings["rope_theta"] = scaled_theta(method.theta, config.factor, head_dim=2 * len(method.inv_freq))
+    if kind != "default":
+        settings["rope_scaling"] = scaling = {"rope_type": kind}
+        for name, value in asdict(config).items():
+            if name not in NOT_SCALING and value is not None:
+                scaling[name] = value
+        if kind in OF_LENGTH:
+            scaling[ORIGINAL] = config.train_len
+        if method.method == "ntk_by_parts":  # which is yarn without its factor on the logits
+            scaling["attention_factor"] = 1.0
     length = written_length(method, train_len)
-    return written if length is None else {**written, "max_position_embeddings": length}
+    if length is not None:
+        settings["max_position_embeddings"] = length
+    return settings
 
 
 def written_length(method: Frequencies, train_len: int | None) -> int | None:
-    """Choose max_position_embeddings: as given, else the length that the method extends to, else unknown.
+    """Choose max_position_embeddings: `train_len`, else the length that the method extends to, else unknown.
 
     Raises: ConfigError for a length that would change what the method computes.
     """
-    trained, factor = (getattr(method.config, name, None) for name in ("train_len", "factor"))
-    if method.method != "dynamic_ntk":
-        return train_len or (int(factor * trained) if factor and trained else None)
-    if train_len not in {None, trained}:
-        raise ConfigError(f"train_len={train_len}: must be {trained}, that of the frequencies; leave it out")
-    return trained
+    trained = getattr(method.config, "train_len", None)
+    if method.method == "dynamic_ntk":  # transformers computes its factors from max_position_embeddings
+        if train_len not in {None, trained}:
+            raise ConfigError(f"train_len={train_len}: must be {trained}, that of the frequencies; leave it out")
+        return trained
+    factor = getattr(method.config, "factor", None)
+    if not train_len and factor and trained:
+        return int(factor * trained)
+    return train_len
