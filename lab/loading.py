@@ -1,6 +1,6 @@
 """Open a trained model, or read its weights: a run folder, a checkpoint in it, or a Hugging Face folder.
 
-The lab's decoder runs what it computes as transformers does; any other causal model of transformers runs as it is.
+The lab's decoder runs the models that it computes as transformers does; any other causal model runs in transformers.
 Weights are read without torch.distributed.checkpoint, whose import takes as long as a small evaluation.
 """
 
@@ -48,7 +48,7 @@ class OpenedModel:
     `decoder` is the model as evaluations run it. `train_len` is the training window in tokens: a run's data.window, a
     Hugging Face folder's max_position_embeddings. `folder` is the run folder, and `consumed_tokens` the tokens that the
     checkpoint was trained on. `settings` is the config.json of a Hugging Face folder. `experiment` is a run's, also in
-    the folder that lab.export wrote of it; `home` is where its files are.
+    the folder that lab.export wrote of it; `home` is the folder of its files.
     """
 
     name: str
@@ -63,15 +63,18 @@ class OpenedModel:
 
     @property
     def model(self) -> Any:
-        return self.decoder.model if isinstance(self.decoder, Foreign) else self.decoder
+        if isinstance(self.decoder, Foreign):
+            return self.decoder.model
+        return self.decoder
 
     @property
     def chat_template(self) -> str | None:
         """The chat template of a run's conversations, or a Hugging Face folder's own."""
-        corpus = None if self.experiment is None else self.experiment.data.corpus
-        if isinstance(corpus, Conversations):
-            return corpus.template
-        return None if self.home is None else folders.read_chat_template(self.home)
+        if self.experiment is not None and isinstance(self.experiment.data.corpus, Conversations):
+            return self.experiment.data.corpus.template
+        if self.home is not None:
+            return folders.read_chat_template(self.home)
+        return None
 
     @property
     def method(self) -> str:
@@ -79,9 +82,10 @@ class OpenedModel:
         return describe_pair(self.decoder.frequencies.config, self.decoder.distance)
 
 
-def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
-    """Return what builds a run's decoder from a seed, with further options of the decoder."""
-    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
+def decoder_builder(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
+    """Return a function that builds a run's decoder from a seed, with further options of the decoder."""
+    # Callers may build the decoder on the meta device, where a table would have no values.
+    with torch.device("cpu"):
         table = experiment.frequencies
     distance = experiment.position.distance
     return lambda seed: Decoder(experiment.model, frequencies=table, distance=distance, seed=seed, **options)
@@ -97,28 +101,34 @@ def open_model(
     """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 
     `overrides` are dotted settings: any of a run's config, and position.frequency.* and position.distance.* of a
-    Hugging Face folder. A tokenizer.json is read where there is one, in the folder or with the run's shards. `window`
+    Hugging Face folder. A tokenizer.json is read if there is one, in the folder or with the run's shards. `window`
     is the training window, in tokens, of a folder that states none.
 
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
     place = find_place(Path(path))
+    folder = place.folder.resolve()
     overrides = dict(overrides or {})
     if place.is_hugging_face:
-        name = Path(path).name if is_hub_id(Path(path)) else place.folder.resolve().name
-        return open_hugging_face(place.folder.resolve(), name, overrides, device, window)
-    checkpoint = open_checkpoint(place.folder.resolve())
+        name = Path(path).name if is_hub_id(Path(path)) else folder.name
+        return open_hugging_face(folder, name, overrides, device, window)
+    checkpoint = open_checkpoint(folder)
     folder = checkpoint.folder.parent.parent
     check_files(folder)
     experiment = load_experiment(folder / CONFIG, overrides)
-    decoder = decoder_of(experiment)(None)
+    decoder = decoder_builder(experiment)(None)
     load_weights(decoder, checkpoint)
     check_weights(decoder.named_parameters(), checkpoint.folder)
-    tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
-    window = experiment.data.window
-    consumed = checkpoint.consumed_tokens
-    decoder = decoder.to(device).eval()
-    return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed, home=folder)
+    return OpenedModel(
+        folder.name,
+        decoder.to(device).eval(),
+        tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data)),
+        experiment.data.window,
+        experiment,
+        folder,
+        checkpoint.consumed_tokens,
+        home=folder,
+    )
 
 
 def open_hugging_face(
@@ -128,37 +138,44 @@ def open_hugging_face(
     settings = folders.model_settings(folder, window)
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
+    table = None
     if settings["model_type"] in folders.FAMILIES and not folders.find_faults(settings, frequency is not None):
-        cfg = folders.decoder_config(settings, own_frequencies=frequency is not None)
-        table = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
+        if frequency is not None:
+            cfg = folders.decoder_config(settings, own_frequencies=True)
+            table = Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=table, distance=distance, device=device)
     else:
-        name_ignored(folder / folders.NAME, settings, rotary=False)  # transformers names those
+        name_ignored(folder / folders.NAME, settings, rotary=False)  # transformers prints a line for those
         decoder = load_foreign(folder, device)
         table = decoder.own
         if frequency is not None:
             table = Frequencies.of(frequency, 2 * len(table.inv_freq), table.theta)
         decoder.install(table, distance)
-    model = decoder.model if isinstance(decoder, Foreign) else decoder
-    check_weights(model.named_parameters(), folder)
     config = folder / EXPERIMENT
     experiment = load_experiment(config) if config.is_file() else None
     window = settings["max_position_embeddings"]
-    return OpenedModel(name, decoder, tokenizer_in(folder), window, experiment, settings=settings, home=folder)
+    opened = OpenedModel(name, decoder, tokenizer_in(folder), window, experiment, settings=settings, home=folder)
+    check_weights(opened.model.named_parameters(), folder)
+    return opened
 
 
 def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
-    others = [key for key in overrides if key.split(".")[0] != "position"]
-    if others:
-        rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
-        raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
+    faults = []
+    for key, value in overrides.items():
+        if key.split(".")[0] != "position":
+            rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
+            faults.append(f"{key}={value}: {rule}")
+    if faults:
+        raise ConfigError(*faults)
     values = nest(overrides)
     chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}
     position = validated(Replaced, values).position
-    return position.frequency if "frequency" in chosen else None, position.distance
+    if "frequency" in chosen:
+        return position.frequency, position.distance
+    return None, position.distance
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
@@ -168,7 +185,7 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
 
 
 def token_ids(model: OpenedModel) -> dict[str, Any]:
-    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them, or config.json."""
+    """Find the ids that begin a text and end a document, from a run's tokenizer and corpus or from config.json."""
     if model.experiment is None:
         return {name: model.settings.get(name) for name in ("bos_token_id", "eos_token_id")}
     if model.tokenizer is None:
@@ -178,13 +195,11 @@ def token_ids(model: OpenedModel) -> dict[str, Any]:
 
 
 def newest_checkpoints(run: Path, count: int) -> list[Path]:
-    """List the newest checkpoints of a run folder, newest first, refusing one that keeps too few."""
+    """List the newest checkpoints of a run folder, newest first; reject one that keeps too few."""
     checkpoints = candidates(run / "checkpoints")
     if len(checkpoints) < count:
-        raise CheckpointError(
-            f"--last={count}: {run} keeps {len(checkpoints)} checkpoints; name a run folder, lower it, or train with a "
-            "higher train.keep_checkpoints"
-        )
+        fix = "name a run folder, lower it, or train with a higher train.keep_checkpoints"
+        raise CheckpointError(f"--last={count}: {run} keeps {len(checkpoints)} checkpoints; {fix}")
     return checkpoints[:count]
 
 
@@ -212,17 +227,20 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     Raises: CheckpointError.
     """
-    rows: dict[str, list[tuple[int, Tensor]]] = {}
+    parts: dict[str, list[tuple[int, Tensor]]] = {}  # of each weight, with the number of their first row
     checkpoint.name_strays()
     with refusing(checkpoint.folder):
         for path in checkpoint.tensor_files(WEIGHTS):
             with safe_open(path, framework="pt") as file:
-                places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
+                shards = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
                 for name in file.keys():  # noqa: SIM118, which is no dictionary
-                    start = places.get(name, {}).get("saved_offsets", [0])[0]
-                    rows.setdefault(name, []).append((start, file.get_tensor(name)))
-    parts = {name: [part for _, part in sorted(pairs, key=itemgetter(0))] for name, pairs in rows.items()}
-    return {name: tensors[0] if len(tensors) == 1 else torch.cat(tensors) for name, tensors in parts.items()}
+                    first_row = shards.get(name, {}).get("saved_offsets", [0])[0]
+                    parts.setdefault(name, []).append((first_row, file.get_tensor(name)))
+    weights = {}
+    for name, pairs in parts.items():
+        tensors = [tensor for _, tensor in sorted(pairs, key=itemgetter(0))]
+        weights[name] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)  # which would copy a single one
+    return weights
 
 
 def check_weights(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
@@ -232,7 +250,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a model the weights of a checkpoint, refusing one of other shapes."""
+    """Give a model the weights of a checkpoint; reject one of other shapes."""
     read = read_parameters(checkpoint)
     with refusing(checkpoint.folder):
         for name, weight in model.named_parameters():
@@ -242,12 +260,12 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def start_from(decoder: Decoder, path: Path) -> None:
-    """Load trained weights into a decoder, refusing each that does not fit, and a folder that holds none."""
+    """Load trained weights into a decoder; reject weights that do not fit, and a folder that contains none."""
     find_place(path, FIELD)
     weights = read_weights(path)
     check_weights(weights.items(), path)
     try:
         decoder.load_state_dict(weights)
-    except RuntimeError as error:
-        (_, *faults) = map(str.strip, str(error).splitlines())
-        raise ConfigError(*(f"{FIELD}{path}: {fault}; leave the model's sizes out" for fault in faults[:8])) from error
+    except RuntimeError as error:  # a heading, then a line for each weight
+        lines = str(error).splitlines()[1:9]
+        raise ConfigError(*(f"{FIELD}{path}: {line.strip()}; leave the model's sizes out" for line in lines)) from error

@@ -14,11 +14,11 @@ from lab.config import Experiment
 from lab.core.errors import ConfigError, LabError
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
-from lab.loading import decoder_of
+from lab.loading import decoder_builder
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.devices import device_for
-from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
+from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, track, use_stand_ins
 from lab.model.sharding import Sharding
 from lab.train.environment import (
     checkpoint_bytes,
@@ -119,11 +119,11 @@ def measure_memory(experiment: Experiment) -> Memory:
     if strategy == "fsdp":
         whole = train.keeps_whole(experiment.model.n_parameters())
         sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)
-    build = decoder_of(experiment, backend=KERNEL, recompute=train.recompute)
+    build = decoder_builder(experiment, backend=KERNEL, recompute=train.recompute)
     with fake_ranks(train.world_size):
         return track(
-            lambda: stand_in(build(None)),
-            {**build_inputs(experiment), "context": ContextGroup.of(train.context_parallel)},
+            lambda: use_stand_ins(build(None)),
+            {**build_inputs(experiment), "context": ContextGroup.create(train.context_parallel)},
             sharding=sharding,
             bf16=train.bf16,
             keeps_gradients=strategy == "ddp" or packs > 1,  # DDP's buckets are the gradients, and always there
@@ -157,7 +157,7 @@ def build_inputs(experiment: Experiment) -> dict[str, Any]:
     # These are computed here and cached: the shapes of some depend on data, which fake tensors do not have.
     names = ["doc_ids", "position_ids", "spans"]
     if anchors:
-        names.append("key_places")
+        names.append("key_indices")
     for name in names:
         getattr(segments, name)
     has_ids = experiment.skip or experiment.mask.method != "causal"

@@ -26,7 +26,7 @@ from lab.core.errors import ConfigError, first_line
 from lab.core.launch import TIMEOUT, Launch, find_launch, set_threads
 from lab.data.module import PackedData
 from lab.data.preparation import check_prepared
-from lab.loading import decoder_of, start_from
+from lab.loading import decoder_builder, start_from
 from lab.model.attention.backends import choose_for
 from lab.model.attention.segments import ContextGroup
 from lab.model.decoder import Decoder, make_optimizer
@@ -104,7 +104,7 @@ def mesh_of(fabric: Fabric) -> DeviceMesh | None:
 
 def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
     """Wrap a decoder and its optimizer for the strategy; a sharded one is on its device already."""
-    context = ContextGroup.of(recipe.train.context_parallel)
+    context = ContextGroup.create(recipe.train.context_parallel)
     model = fabric.setup_module(decoder, move_to_device=mesh_of(fabric) is None)
     # The optimizer comes after the move: it keeps the parameters that it is given.
     optimizer = fabric.setup_optimizers(make_optimizer(decoder, recipe.optim))
@@ -261,7 +261,7 @@ def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, 
         start = partial(start_from, path=Path(experiment.start.path))
     compiler = "inductor" if choose_compile(train.compile, device)[0] else None
     backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
-    make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
+    make = decoder_builder(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters())
     return Recipe(
         make,
