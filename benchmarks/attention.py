@@ -25,7 +25,7 @@ from benchmarks.timing import best_device, heading, in_turns, ratio
 from lab.core.errors import LabError
 from lab.model.attention import backends
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.positions import Distance, distance, frequencies
@@ -130,7 +130,7 @@ def main() -> None:
     print(f"{heading(device)}, {heads[0]} heads of {WIDTH}, {heads[1]} key-value heads, forward and backward")
     for window in map(int, options.windows.split(",")):
         row = Row.of(window, options.tokens, heads, device)
-        measure(row, {name: ("plain", name) for name in WHOLE}, "backend", options.turns, log)
+        measure(row, {name: ("plain", name) for name in CAUSAL_KERNELS}, "backend", options.turns, log)
     name, reason = backends.choose("auto", device, row.leaves[0].dtype)
     print(f"methods by {name}: {reason}")
     for window in map(int, options.windows.split(",")):

@@ -28,4 +28,4 @@ def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micr
     recipe = Recipe(lambda seed: Decoder(cfg, seed=seed, **options), optim, train, seed, sharding)
     decoder = build(recipe.make, seed, None, mesh=mesh, sharding=sharding)
     decoder = decoder.double() if double else decoder
-    return TrainState(recipe, decoder, decoder, make_optimizer(decoder, optim), ContextGroup.of(context))
+    return TrainState(recipe, decoder, decoder, make_optimizer(decoder, optim), ContextGroup.create(context))

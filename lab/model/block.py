@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.backends import attention_dtype, runs_at_once
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.backends import attention_dtype, rotates_in_graph
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.layout import KeyCache, Layout, Rotation
 from lab.model.config import DecoderConfig
 from lab.model.devices import Linear, compute_dtype
@@ -40,7 +40,10 @@ class Attention(nn.Module):
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend from queries (B, N, Tq, H) to keys and values (B, K, T, H), none rotated, and to cached ones: as q."""
+        """Attend from queries (B, N, Tq, H) to keys and values (B, K, T, H), none rotated, and to cached ones.
+
+        Shapes: returns that of q.
+        """
         context = layout.context
         if context is None:
             return self.attend_local(q, k, v, layout, cache)
@@ -58,8 +61,10 @@ class Attention(nn.Module):
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
-    """Return the last n tokens, or all where there are fewer, as on a rank of a context group."""
-    return x_BTD if n >= x_BTD.shape[1] else x_BTD[:, -n:]
+    """Return the last n tokens, or all if there are fewer, as on a rank of a context group."""
+    if n >= x_BTD.shape[1]:
+        return x_BTD
+    return x_BTD[:, -n:]
 
 
 class FeedForward(nn.Module):
@@ -78,7 +83,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One block: attention, then feed-forward, each added to the residual stream, x + f(norm(x)).
 
-    `graphs` train on packed rows, before and after attention, which differs from pack to pack.
+    Compiled `graphs`, before and after attention, train on packed rows. Attention differs from pack to pack.
     """
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
@@ -90,20 +95,23 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(cfg)
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Run the block on every token, or on the layout's queries alone where it has fewer."""
+        """Run the block on every token, or on the layout's queries if those are fewer."""
         n_queries = layout.q_pos.shape[-1]
         attention = self.attention
-        graphs = self.graphs if layout.segments is not None and torch.is_grad_enabled() else None
-        before, after = graphs or (Block.before, Block.after)
-        # no name holds queries, keys and values, so that they are freed before the other layers
-        in_graph = layout.context is None and runs_at_once(attention.backend, layout)
-        if graphs is None or not in_graph:
+        before, after = Block.before, Block.after
+        rotates = False
+        if self.graphs is not None and layout.segments is not None and torch.is_grad_enabled():
+            before, after = self.graphs
+            # Ranks of a context group exchange unrotated heads between the graphs: rotation needs the full row.
+            rotates = layout.context is None and rotates_in_graph(attention.backend, layout)
+        if not rotates:
+            # No name refers to queries, keys and values, so that they are freed before the feed-forward layer.
             return after(self, x_BTD, attention.attend(*before(self, x_BTD, n_queries), layout, cache))
-        rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
+        rotation = layout.q_rotations[0]
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
         heads = before(self, x_BTD, n_queries, rotation, factor)
         with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
-            out = WHOLE[attention.backend](*heads, layout.segments, layout.window)
+            out = CAUSAL_KERNELS[attention.backend](*heads, layout.segments, layout.window)
         del heads
         return after(self, x_BTD, out)
 
@@ -115,9 +123,11 @@ class Block(nn.Module):
         q, k, v = self.attention.heads(last_tokens(normed_BTD, n_queries), normed_BTD)
         if rotation is None:
             return q, k, v
-        # tokens come before heads in memory, as the kernel reads them, so that nothing is copied
-        q, k = (rotation.by_token().rotate(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
-        q = q if factor is None else q * factor[:, None, :, None]
+        # The kernel reads tokens before heads. Rotated in that order, the results lie in memory as it reads them, and
+        # nothing is copied.
+        q, k = (rotation.tokens_first().rotate(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
+        if factor is not None:
+            q = q * factor[:, None, :, None]
         dtype = attention_dtype(q, v)
         return q.to(dtype), k.to(dtype), v.to(dtype)
 
@@ -130,6 +140,7 @@ class Block(nn.Module):
 
 def compile_block(compiler: Any) -> Graphs:
     """Compile the forward and backward pass of a block, once for all blocks, by a backend of torch.compile."""
-    torch._dynamo.config.optimize_ddp = False  # or torch splits graphs as for models compiled whole inside DDP
+    # By default torch splits graphs at DDP's buckets, for models that are compiled inside DDP.
+    torch._dynamo.config.optimize_ddp = False
     one = partial(torch.compile, backend=compiler, fullgraph=True, dynamic=False)
     return one(Block.before), one(Block.after)

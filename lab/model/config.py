@@ -1,4 +1,4 @@
-"""The model and optim sections of a run's config, and operations per token beside a device's; no torch."""
+"""The model and optim sections of a run's config, and operations per token and of devices; no torch."""
 
 import math
 from collections.abc import Iterator
@@ -26,31 +26,31 @@ class DecoderConfig(Section):
     n_layers: Annotated[int, Ge(1), Le(1024)]
     """Number of blocks."""
     n_heads: Annotated[int, Ge(1), Le(2**14)]
-    """Query heads; must divide attention_width (left out, d_model) into an even head_dim."""
+    """Query heads; must divide attention_width (default: d_model) into an even head_dim."""
     n_kv_heads: Annotated[int, Ge(1), Le(2**14)]
     """Key and value heads (grouped-query attention); must divide n_heads."""
     d_ff: Annotated[int, Ge(1), Le(2**20)]
     """Width of the SwiGLU feed-forward layer."""
     vocab_size: Annotated[int, Ge(1), Le(2**22)]
-    """Rows of the embedding; in a run config it follows the tokenizer when left out."""
+    """Rows of the embedding; default in a run's config: those of the tokenizer."""
     tie_embeddings: bool
-    """Whether the output head is the embedding; has no default because it changes the parameter count by a fifth."""
+    """Whether the output head is the embedding; no default, because it changes the number of parameters by a fifth."""
     theta: Annotated[float, Gt(0), Le(1e15)] = 10000.0
     """Rotary base."""
     norm_eps: Annotated[float, Gt(0), Le(1)] = 1e-5
     """Added to the mean square in RMSNorm."""
     embedding_std: Annotated[float, Gt(0), Le(1e6)] | None = None
-    """Standard deviation of the first embedding; left out, sqrt(2 / (5 d_model)). 1.0 lets small models copy sooner."""
+    """Standard deviation of the first embedding; default: sqrt(2 / (5 d_model)). With 1.0 small models copy sooner."""
     qkv: Literal["plain", "bias", "norm"] = "plain"
     """Whether queries, keys and values have biases, as Qwen2's do, or every head's queries and keys pass an RMSNorm
     before they are rotated, as Qwen3's do."""
     attention_width: Annotated[int, Ge(1), Le(2**18)] | None = None
-    """Width of all query heads together; left out, d_model."""
+    """Width of all query heads together; default: d_model."""
     layers: LayersConfig | None = None
-    """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
+    """Layers of different types; default: all see every earlier token and rotate all dimensions."""
 
     def rules(self) -> Iterator[str]:
-        """Find the faults between the fields, each as one line."""
+        """Check the fields against each other, with one line for each error."""
         if self.n_parameters() > MOST_PARAMETERS:
             rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
             yield self.fault("d_model", f"{rule}; lower it, n_layers or d_ff")
@@ -64,10 +64,10 @@ class DecoderConfig(Section):
             nearest = nearest_divisor(self.n_heads, self.n_kv_heads)
             yield self.fault("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
-            yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} kinds; leave some out")
+            yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} types; leave some out")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse another vocabulary than the tokenizer's, and layers whose window hides nothing."""
+        """Reject another vocabulary than the tokenizer's, and layers whose window hides nothing."""
         size = getattr(run.data.tokenizer, "vocab_size", self.vocab_size)
         if size != self.vocab_size:
             yield run.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
@@ -77,8 +77,10 @@ class DecoderConfig(Section):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        pattern = ("full",) if self.layers is None else self.layers.pattern
-        return tuple(pattern[layer % len(pattern)] for layer in range(self.n_layers))
+        """Type of each layer: the pattern, repeated and cut off at the last layer."""
+        if self.layers is None:
+            return ("full",) * self.n_layers
+        return (self.layers.pattern * self.n_layers)[: self.n_layers]
 
     @property
     def width(self) -> int:
@@ -99,13 +101,16 @@ class DecoderConfig(Section):
         block = self.d_model * (2 * self.width + 2 * self.kv_width + 3 * self.d_ff)
         return self.n_layers * block + self.vocab_size * self.d_model
 
-    def n_parameters(self, tie_embeddings: bool | None = None) -> int:
-        """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
-        tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
-        norms = (2 * self.n_layers + 1) * self.d_model
-        norms += 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
-        biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
-        return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
+    def n_parameters(self) -> int:
+        """Count all parameters."""
+        total = self.n_matrix_parameters + (2 * self.n_layers + 1) * self.d_model  # and the norms
+        if self.qkv == "norm":
+            total += self.n_layers * 2 * self.head_dim
+        if self.qkv == "bias":
+            total += self.n_layers * (self.width + 2 * self.kv_width)
+        if not self.tie_embeddings:  # the matrices include the head already
+            total += self.vocab_size * self.d_model
+        return total
 
     def flops_per_token(self, pairs_per_token: float) -> float:
         """Count the operations of one token's forward and backward pass: 6 per matrix parameter, 12 * width per
@@ -118,7 +123,7 @@ class DecoderConfig(Section):
     def flops_per_token_causal(self, window: int) -> int:
         """Count the operations per token with windows always full: half of `window` pairs per token and layer.
 
-        In layers that see the last W tokens alone it is W - W^2 / (2 window).
+        In layers that see the last W tokens alone it is W - W^2 / (2 window) pairs.
         """
         near, share = self.window_layers(window)
         pairs = (1 - share) * window / 2 + share * (near - near * near / (2 * window))
@@ -160,7 +165,7 @@ class OptimConfig(Section):
             yield self.fault("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse a warm-up as long as the run; one of less than a batch is refused by train."""
+        """Reject a warm-up as long as the run; train rejects a run of less than a batch."""
         if self.warmup_steps >= run.train.steps and run.train.tokens >= run.train.batch_tokens:
             rule = f"must be < {run.train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield run.fault("optim.warmup_steps", f"{rule}; lower it or train longer")

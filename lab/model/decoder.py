@@ -31,19 +31,20 @@ class Head(Linear):
     def forward(
         self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
     ) -> Tensor:
-        """Compute the logits, or with targets the loss without ever holding all logits."""
+        """Compute the logits, or with targets the loss, for which all logits never exist at once."""
         if targets_T is None:
             return super().forward(x)
-        scored = x.flatten(0, 1), self.weight, targets_T
-        return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored)
+        if summed:
+            return summed_cross_entropy(x.flatten(0, 1), self.weight, targets_T, weights_T)
+        return target_losses(x.flatten(0, 1), self.weight, targets_T)
 
 
 class Decoder(nn.Module):
     """The language model; positions come from `frequencies` and `distance`, RoPE at cfg.theta and plain by default.
 
     Without a `seed` the weights stay as torch initialises them, for callers that load weights. With `recompute` the
-    backward pass recomputes each block's activations instead of keeping them. With a `compiler`, a backend of
-    torch.compile, packed rows train by graphs that serve all blocks and packs.
+    backward pass recomputes each block's activations and keeps none. With a `compiler`, a backend of torch.compile,
+    packed rows train by graphs that serve all blocks and packs.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Decoder(nn.Module):
         self.distance = distance or positions.distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
-        graphs = None if compiler is None else compile_block(compiler)
+        graphs = compile_block(compiler) if compiler is not None else None
         self.blocks = nn.ModuleList(Block(cfg, layer, backend, graphs) for layer in range(cfg.n_layers))
         self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Head(cfg.d_model, cfg.vocab_size, bias=False)
@@ -74,24 +75,22 @@ class Decoder(nn.Module):
             self.reset_parameters(torch.Generator().manual_seed(seed))
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.
+        """Sample weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.
 
-        The embedding takes cfg.embedding_std where it is given.
+        The embedding takes cfg.embedding_std if it is set.
 
         Source: the TinyLlama project's initialisation, which arXiv:2410.18745 A.2 builds on.
         """
-        std = math.sqrt(2 / (5 * self.cfg.d_model))
         for name, parameter in self.named_parameters():
-            if name.endswith(".bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.ndim == 1:
-                nn.init.ones_(parameter)
-            elif name.endswith("out.weight"):  # added to the residual stream
-                residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
-                nn.init.normal_(parameter, std=residual_std, generator=generator)
-            else:
-                of_embedding = self.cfg.embedding_std if name == "embedding.weight" else None
-                nn.init.normal_(parameter, std=of_embedding or std, generator=generator)
+            if parameter.ndim == 1:  # a norm's scale, or a bias of 0
+                nn.init.constant_(parameter, float(not name.endswith(".bias")))
+                continue
+            std = math.sqrt(2 / (5 * self.cfg.d_model))
+            if name.endswith("out.weight"):  # added to the residual stream
+                std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
+            elif name == "embedding.weight" and self.cfg.embedding_std:
+                std = self.cfg.embedding_std
+            nn.init.normal_(parameter, std=std, generator=generator)
 
     def forward(
         self,
@@ -112,7 +111,7 @@ class Decoder(nn.Module):
 
         With `cu_seqlens` (or `segments`, the same prepared on the host) the B * T tokens are one packed row: a token
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
-        holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
+        contains the first id of each segment if ids count up by one, and is empty if they do not; by default ids are
         inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
         the last block computes no others. The ranks of a `context` group pass the same rows, and each returns the
         logits or losses, or their sum, of its own part of the tokens.
@@ -129,11 +128,14 @@ class Decoder(nn.Module):
             if cache is not None or segments.n_tokens != tokens.numel():
                 raise DataError(f"segments of {segments.n_tokens} tokens: must match tokens {tuple(shape)}, no cache")
             tokens = tokens.reshape(1, -1)
-            position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
+            if position_ids is not None:
+                position_ids = position_ids.expand(shape).reshape(1, -1)
         layout = self.layout(tokens, position_ids, segments, starts, cache)
         n_tokens = tokens.shape[1]
         if context is not None:
             assert (cache, last_only) == (None, False), "a group trains, it does not generate"
+            # The layout keeps ids and segments of the full row, and only hidden states are this rank's part of it:
+            # attention exchanges tokens for heads.
             layout = replace(layout, context=context)
             targets = None if targets is None else context.local_part(targets.reshape(tokens.shape))
             loss_weights = None if loss_weights is None else context.local_part(loss_weights.reshape(tokens.shape))
@@ -141,15 +143,15 @@ class Decoder(nn.Module):
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         blocks = self.with_layouts(layout)
-        # Every block but the last needs all tokens, as their hidden states become keys of the next block.
+        # Every block but the last needs all tokens, because their hidden states become keys of the next block.
         if last_only and segments is None and n_tokens > 1:
-            block, of_kind = blocks[-1]
-            blocks[-1] = block, replace(of_kind, q_pos=of_kind.q_pos[..., -1:])
-        for block, of_kind in blocks:
+            block, last_layout = blocks[-1]
+            blocks[-1] = block, replace(last_layout, q_pos=last_layout.q_pos[..., -1:])
+        for block, block_layout in blocks:
             if self.recompute and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, of_kind, cache, use_reentrant=False)
+                x_BTD = checkpoint(block, x_BTD, block_layout, cache, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, of_kind, cache)
+                x_BTD = block(x_BTD, block_layout, cache)
         if cache is not None:
             cache.length += n_tokens
         if last_only:
@@ -171,47 +173,58 @@ class Decoder(nn.Module):
         cache: KeyCache | None = None,
     ) -> Layout:
         """Prepare ids, rotations and segments once for all layers."""
-        past = cache.length if cache is not None else 0
-        k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
+        past = 0
+        n_rotated = 0
+        if cache is not None:
+            past = cache.length
+            n_rotated = past if cache.n_maps else 0
+        frequencies = self.frequencies
         if position_ids is not None:
             assert past == 0, "explicit ids cannot continue a cache"
             k_pos = position_ids
+            # Plain distance needs none: order in the row decides who sees whom. The check would wait for the GPU.
             if starts is None and not (self.distance.is_plain and self.cfg.layers is None):
                 starts = first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
             starts = (0,) * len(segments.lengths)
         else:
+            k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
             starts = (0,)
+        if segments is None:  # the length of a text, which a packed row of several does not have
+            frequencies = frequencies.at_length(k_pos.shape[-1])
         return Layout(
             k_pos[past:] if past else k_pos,
             k_pos,
-            self.frequencies.at_length(k_pos.shape[-1]) if segments is None else self.frequencies,
+            frequencies,
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,
             starts=tuple(starts) if starts else None,
-            n_rotated=past if cache is not None and cache.n_maps else 0,
+            n_rotated=n_rotated,
         )
 
     def with_layouts(self, layout: Layout) -> list[tuple[nn.Module, Layout]]:
-        """Pair every block with the layout for its kind, which the layers of one kind share."""
-        made = {}
+        """Pair every block with the layout for its type, which the layers of one type share."""
+        if self.cfg.layers is None:
+            return [(block, layout) for block in self.blocks]
+        layouts = {}
         for kind in {*self.cfg.kinds}:
-            methods = layout.frequencies, layout.distance
-            if self.cfg.layers is not None:
-                methods = self.cfg.layers.methods(kind, *methods)
-            made[kind] = replace(layout, frequencies=methods[0], distance=methods[1])
-        return [(block, made[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
+            frequencies, distance = self.cfg.layers.methods(kind, layout.frequencies, layout.distance)
+            layouts[kind] = replace(layout, frequencies=frequencies, distance=distance)
+        return [(block, layouts[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
 
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
         """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
-        unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
-        n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
+        n_maps = len({band.k_map for band in self.distance.bands})
+        if self.backend == "reference" or self.frequencies.is_dynamic:  # keys are rotated at every step
+            n_maps = 0
         return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps)
 
 
 def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
+    """Create AdamW, which decays matrices alone."""
+    # A checkpoint stores the optimizer's state in the order of these groups.
     matrices = [p for p in decoder.parameters() if p.ndim > 1]
     vectors = [p for p in decoder.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""What a device is, whether it is there, and how it multiplies fastest.
+"""Find a device, describe it, and multiply on it as fast as it can.
 
 torch multiplies float32 on a CPU with MKL. On processors with AVX-512 by other vendors than Intel, MKL uses half the
 vector width. There oneDNN computes a layer's output and the gradient of its input. MKL still computes the gradient of
@@ -39,29 +39,31 @@ LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneD
 
 
 def device_for(name: str, field: str = "--device") -> torch.device:
-    """Find the device to compute on: cpu, gpu, or auto, a GPU where there is one.
+    """Find the device to compute on: cpu, gpu, or auto, a GPU if there is one.
 
     Raises: ConfigError for a GPU that is not there.
     """
     available = torch.cuda.is_available()
     if name == "gpu" and not available:
-        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
+        raise ConfigError(f"{field}=gpu: no CUDA device, {describe_driver()}, or use cpu or auto")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def driver_fault() -> str:
-    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
-    version = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
-    cuda = torch.version.cuda
+def describe_driver() -> str:
+    """Describe the CUDA that torch is built for and the driver that is loaded, with a fix."""
+    driver, built = "not loaded", "without CUDA"
+    fix = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
     older = f"install torch by --index-url {OLDER_CUDA}"
-    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
-    if version and not cuda:
-        remedy = older
-    elif version and cuda and int(cuda.split(".")[0]) >= 13 and int(version[1]) < CUDA_13_DRIVER:
-        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
-    built = f"for CUDA {cuda}" if cuda else "without CUDA"
-    driver = version[1] + version[2] if version else "not loaded"
-    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
+    cuda = torch.version.cuda
+    if cuda:
+        built = f"for CUDA {cuda}"
+    if DRIVER.exists() and (version := re.search(r"Kernel Module.*? ((\d+)\.[\d.]+)", DRIVER.read_text())):
+        driver = version[1]
+        if not cuda:
+            fix = older
+        elif int(cuda.split(".")[0]) >= 13 and int(version[2]) < CUDA_13_DRIVER:
+            fix = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
+    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {fix}"
 
 
 def total_memory(device: torch.device) -> int:
@@ -78,16 +80,16 @@ def hardware() -> dict[str, Any]:
 
 
 def processor(device: torch.device) -> str:
-    """Name what a device computes on, "unknown" where the system has no name."""
+    """Name the processor or the GPU that a device computes on; "unknown" if the system has no name for it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    names = [line.partition(":")[2].strip() for line in cpuinfo().splitlines() if line.startswith("model name")]
-    return next(iter(names), platform.processor() or "unknown")
+    name = re.search(r"^model name\s*:(.*)", cpuinfo(), re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or "unknown"
 
 
 def cpuinfo() -> str:
     file = Path("/proc/cpuinfo")
-    return file.read_text(encoding="utf-8") if file.exists() else ""
+    return file.read_text(encoding="utf-8") if file.exists() else ""  # no file on macOS
 
 
 def kind(device: torch.device) -> str:
@@ -97,7 +99,9 @@ def kind(device: torch.device) -> str:
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device without waiting for what is queued there."""
-    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+    if device.type == "cuda":  # a copy from other memory waits, whatever `non_blocking` says
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
 
 
 @cache
@@ -106,21 +110,19 @@ def compiles(device: str = "cuda") -> bool:
 
     Source: triton/runtime/build.py, _build; torch/_inductor/config.py, cpp.cxx.
     """
+    compiler: str | None = os.environ.get("CXX", "g++")
+    options, lines = ["-fopenmp", "-x", "c++"], "#include <Python.h>\n#include <omp.h>\n#include <vector>\n"
     if device == "cuda":
         compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
         options, lines = ["-x", "c"], "#include <Python.h>\n"
         if importlib.util.find_spec("triton") is None:
             return False
-    else:
-        compiler = os.environ.get("CXX", "g++")
-        options, lines = ["-fopenmp", "-x", "c++"], "#include <Python.h>\n#include <omp.h>\n#include <vector>\n"
     options += ["-", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     with TemporaryDirectory() as folder:
         library = Path(folder, "trial.so")
+        command = [str(compiler), "-o", str(library), *options]
         try:
-            subprocess.run(
-                [str(compiler), "-o", library, *options], input=lines, text=True, capture_output=True, check=True
-            )
+            subprocess.run(command, input=lines, text=True, capture_output=True, check=True)
             ctypes.CDLL(str(library))
         except (OSError, subprocess.CalledProcessError):  # no compiler, a header is missing, a folder without execution
             return False
@@ -128,7 +130,7 @@ def compiles(device: str = "cuda") -> bool:
 
 
 def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]:
-    """Choose whether blocks are compiled where train.compile is `wanted`; return that and the reason.
+    """Choose whether blocks are compiled if train.compile is `wanted`; return that and the reason.
 
     Raises: ConfigError.
     """
@@ -139,24 +141,27 @@ def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]
     if compiles(device.type):
         return True, "two graphs, before and after attention, for all blocks and packs"
     needs = "Triton and a C compiler" if device.type == "cuda" else "g++"
-    fault = f"torch.compile needs {needs} that builds with Python.h; install gcc, g++ and Python's headers"
+    reason = f"torch.compile needs {needs} that builds with Python.h; install gcc, g++ and Python's headers"
     if wanted is True:
-        raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
-    return False, fault
+        raise ConfigError(f"train.compile=true: {reason}, or use auto or false")
+    return False, reason
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype that a product with x computes in, under autocast or without."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
 
 
 @cache
 def onednn() -> Any:
-    """Return torch's linear operator on oneDNN, which torch.compile uses; None where it is missing or not faster."""
+    """Return torch's linear operator on oneDNN, which torch.compile uses; None if it is missing or not faster."""
     is_there = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    has_faster = is_there and cpuinfo() and "GenuineIntel" not in cpuinfo()
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if has_faster else None
+    if is_there and cpuinfo() and "GenuineIntel" not in cpuinfo():
+        return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return None
 
 
 def takes_onednn(x: Tensor) -> bool:
@@ -185,22 +190,25 @@ class OneDnnLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Multiply the gradient with the weight, as a layer whose weight is transposed, and with the input."""
         x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        x_grad = weight_grad = bias_grad = None
         rows = grad.flatten(0, -2)
-        return (
-            by_onednn(grad, weight.T) if wants_x else None,
-            rows.T @ x.flatten(0, -2) if wants_weight else None,
-            rows.sum(0) if wants_bias else None,
-        )
+        if ctx.needs_input_grad[0]:
+            x_grad = by_onednn(grad, weight.T)
+        if ctx.needs_input_grad[1]:
+            weight_grad = rows.T @ x.flatten(0, -2)
+        if ctx.needs_input_grad[2]:
+            bias_grad = rows.sum(0)
+        return x_grad, weight_grad, bias_grad
 
 
 class Linear(nn.Linear):
-    """x W^T + b, large products of float32 on a CPU by the faster library."""
+    """x W^T + b; large products of float32 on a CPU use the faster library."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
-        plain = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
-        if large and plain and takes_onednn(input):
+        is_large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
+        # Graphs, and tensors of FSDP and of the memory tracker, need operators that torch knows how to trace.
+        is_eager = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
+        if is_large and is_eager and takes_onednn(input):
             return OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(input, self.weight, self.bias)

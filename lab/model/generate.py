@@ -54,72 +54,78 @@ def greedy(
     numbers = torch.arange(len(prompts), device=prompts.device)
 
     def answer(start: int, stop: int) -> int:
-        rows = slice(start, min(stop, len(prompts)))
+        rows = slice(start, stop)
         cache = model.new_cache(len(answers[rows]), prompts.shape[1] + n_tokens)
         logits = prefill(model, prompts[rows], cache)
         return decode(model, prompts[rows], logits, cache, answers[rows], unsure[rows], stop_id, ended, numbers[rows])
 
-    at_once = rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens)
-    widths = [answer(start, start + at_once) for start in range(0, len(prompts), at_once)]
+    batch = count_fitting_rows(model, len(prompts), prompts.shape[1] + n_tokens)
+    widths = [answer(start, start + batch) for start in range(0, len(prompts), batch)]
     for row in unsure.nonzero().flatten().tolist():  # again, as a batch of one prompt
         answers[row] = stop_id or 0
         widths.append(answer(row, row + 1))
     return answers[:, : max(widths, default=0)]
 
 
-def rows_at_once(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
-    """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
-
-    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps.
-    """
+def count_fitting_rows(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
+    """Count the rows whose keys and values fit in memory together."""
     weight = model.embedding.weight
+    # The dtype of the cache is not known before the first pass: that of the weights is taken.
     n_bytes = model.new_cache(1, n_tokens).n_elements * weight.element_size()
     if devices.kind(weight.device) == "cpu":
         return max(1, CACHE_BYTES // n_bytes)
+    # What torch has reserved and does not use is free for the cache too, though the driver does not report it as free.
     unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
     free = torch.cuda.mem_get_info(weight.device)[0] + unused
-    n_parts = math.ceil(n_rows / max(1, int(FREE_FRAC * free) // n_bytes))
-    return math.ceil(n_rows / n_parts)
+    # A batch takes the same number of steps for any number of rows: equal batches leave no small one at the end.
+    n_batches = math.ceil(n_rows / max(1, int(FREE_FRAC * free) // n_bytes))
+    return math.ceil(n_rows / n_batches)
 
 
 def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:
     """Fill the cache with the prompts, their common prefix once, and return the logits that follow, (B, V)."""
     n_rows, n_tokens = prompts.shape
-    prefix = common_prefix(prompts) if cache.n_maps else 0
+    prefix = 0
+    if cache.n_maps:
+        prefix = common_prefix(prompts)
     if prefix:
         prefill_rows(model, prompts[:1, :prefix], cache, 0, 0)
         cache.repeat(prefix)
-    at_once = ACTIVATION_BYTES // bytes_per_token(model)  # tokens of one pass over several rows
-    if devices.kind(prompts.device) == "cpu":
-        at_once = min(at_once, CPU_TOKENS)
-    step = max(1, at_once // (n_tokens - prefix)) if isinstance(cache, KeyCache) else n_rows
-    parts = prompts[:, prefix:].split(step)
-    logits = [prefill_rows(model, rows, cache, number * step, prefix) for number, rows in enumerate(parts)]
+    step = n_rows  # a cache of transformers has all rows from the start
+    if isinstance(cache, KeyCache):
+        most_tokens = ACTIVATION_BYTES // bytes_per_token(model)
+        if devices.kind(prompts.device) == "cpu":
+            most_tokens = min(most_tokens, CPU_TOKENS)
+        step = max(1, most_tokens // (n_tokens - prefix))
+    logits = []
+    for row in range(0, n_rows, step):
+        logits.append(prefill_rows(model, prompts[row : row + step, prefix:], cache, row, prefix))
     cache.select(slice(0, n_rows), n_tokens)
     return torch.cat(logits)
 
 
 def common_prefix(prompts: Tensor) -> int:
-    """Count the tokens that all of several prompts begin with, 0 for less than LEAST_SHARE of them.
-
-    The last token of a prompt is never part of its prefix: its logits choose the first new token.
+    """Count the tokens that all of several prompts begin with; return 0 for less than LEAST_SHARE of a prompt.
 
     Shapes: prompts int64 (B, T).
     Example:
         >>> common_prefix(torch.tensor([[7, 8, 1, 1], [7, 8, 2, 2]])), common_prefix(torch.tensor([[7, 8, 1, 1]]))
         (2, 0)
     """
-    alike = (prompts[:, :-1] == prompts[0, :-1]).all(dim=0)
-    prefix = int(alike.long().cumprod(0).sum())
-    return prefix if len(prompts) > 1 and prefix >= LEAST_SHARE * prompts.shape[1] else 0
+    if len(prompts) == 1:
+        return 0
+    # The last token is never part of the prefix: its logits choose the first new token.
+    is_common = (prompts[:, :-1] == prompts[0, :-1]).all(dim=0)
+    prefix = int(is_common.long().cumprod(0).sum())
+    return prefix if prefix >= LEAST_SHARE * prompts.shape[1] else 0
 
 
 def prefill_rows(model: AnyDecoder, tokens: Tensor, cache: KeyCache | ForeignCache, row: int, past: int) -> Tensor:
-    """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
+    """Continue the cache's rows from `row` on, which contain `past` tokens, and return the last logits."""
     cache.select(slice(row, row + len(tokens)), past)
-    step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
-    if not cache.n_maps:
-        step = tokens.shape[1]  # hidden states depend on the length of the text
+    step = tokens.shape[1]
+    if cache.n_maps:  # otherwise hidden states depend on the length of the text, which is then read in one pass
+        step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
     for part in tokens.split(step, dim=1):
         logits: Tensor = model(part, cache=cache, last_only=True)
     return logits[:, -1]
@@ -131,15 +137,16 @@ def bytes_per_token(model: AnyDecoder) -> int:
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
-def switch_length(model: AnyDecoder) -> int | None:
+def longrope_switch(model: AnyDecoder) -> int | None:
     """Return the length beyond which LongRoPE has other factors for all tokens; None for other methods."""
     config: Any = model.frequencies.config
-    if config.method == "longrope":
-        return None if config.length else int(config.train_len)
-    if not isinstance(model, Foreign) or config.method != "own":
-        return None
-    rope = getattr(model.model.config.get_text_config(), "rope_parameters", None) or {}
-    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+    if config.method == "longrope" and not config.length:
+        return int(config.train_len)
+    if isinstance(model, Foreign) and config.method == "own":
+        rope = getattr(model.model.config.get_text_config(), "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            return int(rope["original_max_position_embeddings"])
+    return None
 
 
 def decode(
@@ -155,40 +162,39 @@ def decode(
 ) -> int:
     """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
 
-    A text that grows beyond LongRoPE's short length is read again: the keys and values of all its tokens change.
-
-    Shapes: prompts int64 (B, T); logits (B, V) after them; answers int64 (B, n_tokens), filled up; unsure bool (B,);
+    Shapes: prompts int64 (B, T); logits (B, V) after them; answers int64 (B, n_tokens), padded; unsure bool (B,);
         numbers of the prompts int64 (B,).
     """
-    switch = switch_length(model)
-    rows = torch.arange(len(answers), device=answers.device)
-    running = torch.ones_like(unsure)
+    switch = longrope_switch(model)
+    rows = torch.arange(len(answers), device=answers.device)  # of the answers, for each row that the cache still has
+    running = torch.ones_like(unsure)  # by row of the cache
     n_tokens = answers.shape[1]
     for number in range(n_tokens):
         check_finite(logits.amax(-1), "logits")  # the largest is NaN if any is
-        # Answers are filled up with the stop token, which rows that have ended keep.
+        # Answers are padded with the stop token, which rows that have ended keep.
         token = torch.where(running, logits.argmax(-1), answers[rows, number])
         # Rounding differs between a batch and a single prompt. A near tie is answered again alone, so that answers
         # do not depend on the batch. Half precision has too many near ties for that.
         if len(unsure) > 1 and logits.element_size() >= 4:
-            unsure[rows] |= is_near(logits) & running
+            unsure[rows] |= has_near_tie(logits) & running
         answers[rows, number] = token
         if number + 1 == n_tokens:
             break
         if stop_id is not None:
             running = running & (token != stop_id)
-        places = running.nonzero().flatten()
-        if ended is not None and len(places):
-            over = ended(answers[rows[places], : number + 1], numbers[rows[places]]).to(places.device)
-            places = places[~over]
-            running = torch.zeros_like(running).index_fill(0, places, True)
-        if not len(places):
+        indices = running.nonzero().flatten()
+        if ended is not None and len(indices):
+            is_over = ended(answers[rows[indices], : number + 1], numbers[rows[indices]]).to(indices.device)
+            indices = indices[~is_over]
+            running = torch.zeros_like(running).index_fill(0, indices, True)
+        if not len(indices):
             break
         # Dropping rows copies the cache of the others, so that it waits until enough have ended.
-        if len(places) <= KEPT_FRAC * len(rows):
-            cache.compact(places)
-            rows, running, token = (x[places] for x in (rows, running, token))
+        if len(indices) <= KEPT_FRAC * len(rows):
+            cache.compact(indices)
+            rows, running, token = rows[indices], running[indices], token[indices]
         if prompts.shape[1] + number == switch:
+            # Beyond LongRoPE's short length the keys and values of all tokens change: the text is read again.
             cache = model.new_cache(len(rows), prompts.shape[1] + n_tokens)
             logits = prefill(model, torch.cat([prompts[rows], answers[rows, : number + 1]], dim=1), cache)
         else:
@@ -196,7 +202,7 @@ def decode(
     return number + 1
 
 
-def is_near(logits: Tensor) -> Tensor:
+def has_near_tie(logits: Tensor) -> Tensor:
     """Return which rows have two tokens within NEAR rounding errors of the largest logit."""
     low, high = logits.aminmax(dim=-1, keepdim=True)
     margin = torch.maximum(-low, high) * (NEAR * torch.finfo(logits.dtype).eps)

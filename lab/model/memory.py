@@ -12,7 +12,7 @@ feed-forward activations are freed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,18 +25,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lab.model.attention.attend import KERNELS
-from lab.model.attention.backends import runs_whole
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.backends import runs_in_one_call
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.layout import KeyCache, Layout
 from lab.model.block import Attention
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder, Head, make_optimizer
 from lab.model.devices import compute_dtype
 from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
-from lab.model.sharding import Sharding, accumulating, arranged, shard
+from lab.model.sharding import Sharding, accumulating, arrange_mesh, shard
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
-KINDS = {  # our kinds of memory, each with the trackers' names for it
+CATEGORIES = {  # our categories of memory, each with the trackers' names for it
     "parameters": ("Parameter", "Sharded Param"),
     "gradients": ("Gradient", "Sharded Grad"),
     "optimizer": ("Optstate", "OptState"),
@@ -50,11 +50,11 @@ class FlashAttention(Attention):
     """`Attention` by the variable-length kernel on any device."""
 
     def attend_local(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Rotate and attend as on a GPU; shapes as there."""
-        if runs_whole(KERNEL, layout):  # tokens before heads in memory, as `Block.before` leaves them
-            rotation = layout.q_rotations[0].by_token()
+        """Rotate and attend as on a GPU; shapes as in `Attention`."""
+        if runs_in_one_call(KERNEL, layout):  # tokens before heads in memory, as `Block.before` leaves them
+            rotation = layout.q_rotations[0].tokens_first()
             q, k = (rotation.rotate(x.transpose(1, 2)).to(v.dtype).transpose(1, 2) for x in (q, k))
-            return WHOLE[KERNEL](q, k, v, layout.segments, layout.window)
+            return CAUSAL_KERNELS[KERNEL](q, k, v, layout.segments, layout.window)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         return KERNELS["cpu_bands"](q, keys, v, layout, self.layer)  # of the same sizes for any head width
 
@@ -71,6 +71,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        """Allocate both gradients."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 
@@ -112,8 +113,9 @@ class FusedHead(Head):
 STAND_INS = {Attention: FlashAttention, nn.RMSNorm: FusedRMSNorm, Head: FusedHead}
 
 
-def stand_in(decoder: Decoder) -> Decoder:
+def use_stand_ins(decoder: Decoder) -> Decoder:
     for module in decoder.modules():
+        # The class alone changes: parameters, their names and FSDP's groups stay those of the decoder.
         module.__class__ = STAND_INS.get(type(module), type(module))
     return decoder
 
@@ -132,8 +134,8 @@ def fake_ranks(world_size: int) -> Iterator[None]:
 class Memory:
     """Bytes of one process.
 
-    `held` is all that a step needs apart from activations, by kind, `kept` what the forward pass keeps for the backward
-    pass, and `peak` the maximum over both passes, by kind.
+    `held` are those that a step needs apart from activations, by category, `kept` those that the forward pass keeps for
+    the backward pass, and `peak` the maximum over both passes, by category.
     """
 
     held: dict[str, int]
@@ -156,13 +158,13 @@ def track(
     optim: OptimConfig = OptimConfig(),
 ) -> Memory:
     """Run the micro-batches of a step of a decoder under a tracker; a sharded one needs a process group."""
-    whole = sharding is not None and sharding.whole and packs > 1
+    # Between micro-batches `whole` keeps full gradients on every rank, which a single pack has no use for.
+    accumulates = sharding is not None and sharding.whole and packs > 1
     mesh = None
     if sharding is not None:
-        mesh = arranged(init_device_mesh("cpu", (distributed.get_world_size(),)), sharding.degree)
+        mesh = arrange_mesh(init_device_mesh("cpu", (distributed.get_world_size(),)), sharding.degree)
     with FakeTensorMode(allow_non_fake_inputs=True):
         decoder = build()
-        widened = 4 * decoder.cfg.n_parameters() if whole and bf16 else 0  # gradients, no kind of torch's
         if sharding is not None and mesh is not None:
             shard(decoder, mesh, sharding)
         # A first step allocates the optimizer's states, so that the step under the tracker is like any later one.
@@ -170,34 +172,42 @@ def track(
         for parameter in decoder.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        if not keeps_gradients or whole:
+        if not keeps_gradients or accumulates:
             optimizer.zero_grad()
-        tracker: MemTracker = MemTracker() if sharding is None else FSDPMemTracker(decoder, optimizer)
+        tracker: MemTracker
         if sharding is None:
+            tracker = MemTracker()
             tracker.track_external(decoder, optimizer)
+        else:
+            tracker = FSDPMemTracker(decoder, optimizer)
+        # Clones under the mode are fake tensors, which the decoder's own are too.
         arguments = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
-        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and sharding is None else nullcontext()
         with tracker:
-            if whole:
+            if accumulates:
                 with accumulating(decoder):
                     decoder(**arguments).backward()
                 tracker.reset_mod_stats()  # of each module, which it can record once; the peak stays
-            with autocast:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16 and sharding is None):
                 loss = decoder(**arguments)
-            activations = by_kind(tracker, "current")["activations"]
+            kept = sum_bytes(tracker, "current")["activations"]
             loss.backward()
-        held = by_kind(tracker, "current")
-        peak = by_kind(tracker, "peak")
-    peak["gathered"] += widened
-    peak["activations"] -= widened
-    return Memory({kind: held[kind] for kind in HELD}, activations - widened, peak)
+        held = sum_bytes(tracker, "current")
+        peak = sum_bytes(tracker, "peak")
+    if accumulates and bf16:
+        # FSDP2 keeps the accumulated gradients in float32, and the tracker calls them activations.
+        widened = 4 * decoder.cfg.n_parameters()
+        kept -= widened
+        peak["activations"] -= widened
+        peak["gathered"] += widened
+    return Memory({name: held[name] for name in HELD}, kept, peak)
 
 
-def by_kind(tracker: MemTracker, moment: str) -> dict[str, int]:
-    """Sum a tracker's bytes by our kinds."""
+def sum_bytes(tracker: MemTracker, moment: str) -> dict[str, int]:
+    """Sum a tracker's bytes by our categories."""
     (snapshot,) = tracker.get_tracker_snapshot(moment).values()
     named = {getattr(kind, "value", kind): size for kind, size in snapshot.items()}
-    total = named.pop("Total")
-    kinds = {kind: sum(named.pop(name, 0) for name in names) for kind, names in KINDS.items()}
-    assert sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"
-    return kinds
+    sums = {}
+    for category, names in CATEGORIES.items():
+        sums[category] = sum(named.get(name, 0) for name in names)
+    assert sum(sums.values()) == named["Total"], f"the tracker has names that are not in CATEGORIES: {named}"
+    return sums

@@ -1,4 +1,4 @@
-"""Build a decoder, unsharded on the CPU or sharded over processes (FSDP2); only the first builds a full copy.
+"""Build a decoder, unsharded on the CPU or sharded over processes (FSDP2); only the first process builds a full copy.
 
 A sharded one is built and sharded on the meta device. Each process then allocates its shards, which are filled from the
 first process's weights, one tensor at a time.
@@ -8,7 +8,7 @@ Collectives of a step of A micro-batches, for L blocks and an untied head (tied:
     whole       L + 3 all-gathers             L + 3 reduce-scatters
     otherwise   A (2 L + 3) all-gathers       A (L + 3) reduce-scatters
 
-A sharded decoder can be copied into one that is whole in every process, for passes without gradients.
+A sharded decoder can be copied into one that is unsharded in every process, for passes without gradients.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +36,8 @@ class Sharding:
     """How a decoder is sharded over a mesh.
 
     It computes in `dtype`, or in that of its weights. `degree` consecutive ranks share the weights, which further such
-    groups replicate; None means all ranks. `whole` weights and gradients stay on every rank until a step's last
-    micro-batch; otherwise each block's are freed after each use.
+    groups replicate; None means all ranks. With `whole` full weights and gradients stay on every rank until a step's
+    last micro-batch; otherwise each block's are freed after each use.
     """
 
     dtype: torch.dtype | None = None
@@ -50,58 +50,61 @@ def build(
 ) -> Decoder:
     """Build the decoder with seeded weights, or those that `start` loads; sharded over a mesh of all ranks, if given.
 
-    Whatever the default device, the CPU's generator draws the weights, so that they are the same everywhere. Only the
-    first process reads weights to start from: DDP and FSDP broadcast them.
+    Only the first process reads weights to start from: DDP and FSDP broadcast them.
 
     Raises: LabError of `start`, in every process.
     """
-    first = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    is_first = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    full: Decoder | None = None
+    error: LabError | None = None
+    # The CPU's generator samples the weights whatever the default device, so that they are the same everywhere.
     with torch.device("cpu"):
-        whole = make(seed) if first or mesh is None else None
-        begin(whole if first else None, start)
+        if is_first or mesh is None:
+            full = make(seed)
+        if is_first and full is not None and start is not None:
+            try:
+                start(full)
+            except LabError as raised:
+                error = raised
+        # A collective call: an error that only the first process raised would leave the others waiting for weights.
+        error = exchange(error)[0]
+        if error is not None:
+            raise error
     if mesh is None:
-        assert whole is not None, "built above"
-        return whole
-    # sharded before it is allocated: no process but the first ever holds more than its own shards
+        assert full is not None, "built above"
+        return full
+    # Sharded before it is allocated: no process but the first ever has more than its own shards in memory.
     with torch.device("meta"):
         decoder = make(None)
-    shard(decoder, arranged(mesh, sharding.degree), sharding)
+    shard(decoder, arrange_mesh(mesh, sharding.degree), sharding)
     decoder.to_empty(device=mesh.device_type)
-    weights: dict[str, Any] = {} if whole is None else dict(whole.state_dict())
+    weights: dict[str, Any] = {}
+    if full is not None:
+        weights = dict(full.state_dict())
     set_model_state_dict(decoder, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     return decoder
 
 
-def begin(decoder: Decoder | None, start: Start | None) -> None:
-    """Load the weights to start from in the first process, or raise its error in every process."""
-    fault: LabError | None = None
-    try:
-        if decoder is not None and start is not None:
-            start(decoder)
-    except LabError as error:
-        fault = error
-    if (first := exchange(fault)[0]) is not None:
-        raise first
-
-
 def shard(decoder: Decoder, mesh: DeviceMesh, sharding: Sharding) -> None:
-    """Shard every block, an untied embedding and head, and the rest, each with collectives of its own.
+    """Shard every block, an untied embedding and head, and the rest, each with its own collectives.
 
-    Inputs keep their dtype: hidden states already have that of the embedding, and rotary tables must stay in float32.
-    The head is not freed between its forward and backward pass, which follow each other; the embedding's backward pass
-    needs no weights. Tied, both belong to the rest, which is gathered for the whole of both passes.
+    Tied, embedding and head belong to the rest, which stays gathered during both passes.
     """
+    # Inputs keep their dtype: hidden states already have the embedding's, and rotary tables must stay in float32.
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    parts = [*decoder.blocks] if decoder.cfg.tie_embeddings else [decoder.embedding, *decoder.blocks, decoder.head]
+    parts = [*decoder.blocks]
+    if not decoder.cfg.tie_embeddings:
+        parts = [decoder.embedding, *parts, decoder.head]
     for part in parts:
-        freed = not sharding.whole and part is not decoder.head
-        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=freed)
+        # The head's backward pass follows its forward pass: freed, it would be gathered again at once.
+        is_freed = not sharding.whole and part is not decoder.head
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=is_freed)
     if isinstance(decoder.embedding, FSDPModule):
-        decoder.embedding.set_unshard_in_backward(False)
+        decoder.embedding.set_unshard_in_backward(False)  # which needs no weights
     fully_shard(decoder, mesh=mesh, mp_policy=policy)
 
 
-def arranged(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
+def arrange_mesh(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
     """Arrange a mesh of all ranks as replicas x shards. A collective call.
 
     Example, of 4 ranks at degree 2: weights are shared by ranks 0 1 and 2 3, gradients also averaged over 0 2 and 1 3.
@@ -114,7 +117,7 @@ def arranged(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
 
 @contextmanager
 def accumulating(decoder: Decoder) -> Iterator[None]:
-    """Keep whole gradients, in float32, and weights after the backward pass of a micro-batch that no step follows."""
+    """Keep full gradients, in float32, and weights after the backward pass of a micro-batch that no step follows."""
     assert isinstance(decoder, FSDPModule), "sharded"
     decoder.set_requires_gradient_sync(False)
     decoder.set_reshard_after_backward(False)
@@ -133,19 +136,24 @@ def reshard(decoder: Decoder) -> None:
 
 
 def allocate(make: Make, dtype: torch.dtype | None, device: torch.device) -> Decoder:
-    """Allocate a whole decoder, unfilled, in `dtype` or as it is made; RuntimeError where the device has no room."""
+    """Allocate an unsharded decoder without values, in `dtype` or that of `make`.
+
+    Raises: RuntimeError if the device has no room.
+    """
     with torch.device("meta"):
         decoder = make(None).to(dtype)
     decoder.to_empty(device=device).requires_grad_(False)
     if decoder.cfg.tie_embeddings:
-        decoder.head.weight = decoder.embedding.weight  # to_empty allocates each name
+        decoder.head.weight = decoder.embedding.weight  # to_empty allocated memory for each of the two names
     return decoder
 
 
 @torch.no_grad()
-def fill(whole: Decoder, sharded: Decoder) -> None:
-    """Gather every parameter of a sharded decoder into a whole one; a collective call."""
+def fill(unsharded: Decoder, sharded: Decoder) -> None:
+    """Gather every parameter of a sharded decoder into an unsharded one. A collective call."""
     shards = dict(sharded.named_parameters())
-    for name, parameter in whole.named_parameters():
+    for name, parameter in unsharded.named_parameters():
         part = shards[name].to(parameter.dtype)
-        parameter.copy_(part.full_tensor() if isinstance(part, DTensor) else part)
+        if isinstance(part, DTensor):
+            part = part.full_tensor()
+        parameter.copy_(part)

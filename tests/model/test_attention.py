@@ -3,7 +3,7 @@ import torch
 
 from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.segments import Segments
 from lab.positions import distance, frequencies
 from tests.model.by_definition import METHODS, attention_by_distance, draw, rule
@@ -75,5 +75,5 @@ def test_segments_of_one_length_that_fill_the_row_are_one_call(lengths, padding,
         torch.nn.functional, "scaled_dot_product_attention", lambda *a, **b: made.append(1) or attend(*a, **b)
     )
     q = torch.randn(1, 2, sum(lengths) + padding, 8)
-    WHOLE["sdpa"](q, q, q, pack(lengths, padding))
+    CAUSAL_KERNELS["sdpa"](q, q, q, pack(lengths, padding))
     assert len(made) == calls

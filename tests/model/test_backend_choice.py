@@ -9,7 +9,7 @@ import torch
 from lab.core.errors import ConfigError
 from lab.model.attention import backends
 from lab.model.attention.attend import KERNELS
-from lab.model.attention.backends import plan_for
+from lab.model.attention.backends import choose_kernel
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
 from lab.model.layers import Sliding
@@ -25,7 +25,7 @@ FAULT = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E s
 def forget():
     for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "flash_attn_interface", "xformers")]:
         del sys.modules[name]
-    for looked_up in (backends.import_fault, backends.activate):
+    for looked_up in (backends.import_error, backends.activate_flash_3):
         looked_up.cache_clear()
 
 
@@ -77,7 +77,7 @@ def hopper(package, monkeypatch):
     package("flash_attn_interface", "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append)
-    monkeypatch.setattr(backends, "trial", activated.append)
+    monkeypatch.setattr(backends, "check_flash", activated.append)
     return activated
 
 
@@ -89,7 +89,7 @@ def test_flash_attention_3_is_activated_and_tried_once(hopper):
 
 
 @pytest.mark.parametrize("flash_attn", [False, True], ids=["without_flash_attn", "with_flash_attn"])
-@pytest.mark.parametrize("fault", ["capability", "package", "trial"])
+@pytest.mark.parametrize("fault", ["capability", "package", "check_flash"])
 def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypatch, fault, flash_attn):
     def fail(*_):
         raise TypeError("fwd() takes 30 arguments\nsecond line")
@@ -101,7 +101,7 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     elif fault == "package":
         monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", fail)
     else:
-        monkeypatch.setattr(backends, "trial", fail)
+        monkeypatch.setattr(backends, "check_flash", fail)
     name, reason = backends.choose("auto", CUDA, HALF)
     assert name == ("flash" if flash_attn else "varlen")
     assert re.search(r"FlashAttention 3 .*(9\.0.*8\.0|takes 30 arguments second line)", reason)
@@ -153,10 +153,10 @@ def test_the_trial_finds_a_kernel_that_computes_something_else(wrong):
     sound = {FORWARD: forward_by(), BACKWARD: stand_ins.flash_backward}
     with stand_ins.on_cpu(sound | dict([WRONG[wrong]] if wrong else [])), torch.inference_mode():
         if wrong is None:
-            backends.trial(torch.device("cpu", 0))
+            backends.check_flash(torch.device("cpu", 0))
         else:
             with pytest.raises(RuntimeError, match="differs by .* from attention in float32"):
-                backends.trial(torch.device("cpu", 0))
+                backends.check_flash(torch.device("cpu", 0))
 
 
 WIDTH = 64
@@ -193,7 +193,7 @@ CASES = [  # device, dtype, backend, layout, kernel
 
 def plan(backend, layout, dtype):
     n_q, n_k = layout.q_pos.shape[-1], layout.k_pos.shape[-1]
-    return plan_for(
+    return choose_kernel(
         backend, layout, torch.zeros(1, 4, n_q, WIDTH, dtype=dtype), torch.zeros(1, 2, n_k, WIDTH, dtype=dtype)
     )
 

@@ -49,7 +49,7 @@ def one_step(cfg, sharding, packs, context_parallel=1):
     world = torch.distributed.get_world_size()
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
     decoder = build(lambda seed: Decoder(cfg, seed=seed, **METHODS), SEED, None, mesh=mesh, sharding=sharding)
-    context = ContextGroup.of(context_parallel)
+    context = ContextGroup.create(context_parallel)
     stream = torch.distributed.get_rank() // context_parallel
     with Collectives() as collectives:
         for number in range(packs):

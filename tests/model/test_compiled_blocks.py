@@ -13,7 +13,7 @@ from lab.core.arrays import IGNORE
 from lab.core.errors import ConfigError
 from lab.data.batch import to_batch
 from lab.data.packing import Pack
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.config import DecoderConfig
 from lab.model.devices import choose_compile, compiles
 from lab.model.layers import LayersConfig
@@ -103,9 +103,9 @@ def test_on_a_cpu_queries_and_keys_are_rotated_in_the_graph(kinds, monkeypatch):
     batch = draw(3, kinds)
     wanted = outcome(eager, batch)
     monkeypatch.setattr("lab.model.block.attend_layout", pytest.fail)
-    kernel, under_autocast = WHOLE["sdpa"], []
+    kernel, under_autocast = CAUSAL_KERNELS["sdpa"], []
     monkeypatch.setitem(
-        WHOLE, "sdpa", lambda *args: under_autocast.append(torch.is_autocast_enabled("cpu")) or kernel(*args)
+        CAUSAL_KERNELS, "sdpa", lambda *args: under_autocast.append(torch.is_autocast_enabled("cpu")) or kernel(*args)
     )
     for got, expected in zip(outcome(compiled, batch), wanted, strict=True):
         assert float((got - expected).abs().max()) <= FLOAT32_TOL * float(expected.abs().max())

@@ -112,7 +112,7 @@ def test_rows_that_are_sure_are_not_generated_again():
     greedy(model, prompts, 6)
     assert sizes == [160] + [8] * 5
     logits = torch.tensor([[1.0, -4.0, 1.0 - 4 * 240 * 2.0**-23], [1.0, -4.0, 1.0 - 4 * 270 * 2.0**-23]])
-    assert generate.is_near(logits).tolist() == [True, False]  # 256 roundings of the largest logit, 4
+    assert generate.has_near_tie(logits).tolist() == [True, False]  # 256 roundings of the largest logit, 4
     halves = decoder(dtype=torch.bfloat16)
     halves.head.weight.data[30:60] = halves.head.weight.data[:30]
     sizes = reads(halves)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from lab.core.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
-from lab.model.attention.kernels import WHOLE
+from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.block import Block
@@ -50,7 +50,7 @@ def test_windows_of_kernels_by_definition(stood_in, monkeypatch, backend, window
     sees = case.sees()
     shown = lambda b, m, n: sees(b, m, n) and m - n < (window or 36)  # noqa: E731
     truth = attention_by_distance(*leaves, [0.0] * 4, lambda b, m, n: 0, shown)
-    out = WHOLE[backend](*leaves, Segments.from_lengths(case.lengths, 36), window)
+    out = CAUSAL_KERNELS[backend](*leaves, Segments.from_lengths(case.lengths, 36), window)
     assert_close_with_gradients(out, truth, leaves, LSE_TOL)
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from lab import positions
 from lab.core.errors import ConfigError, DataError
 from lab.masks import MASKS
-from lab.model.attention.backends import plan_for
+from lab.model.attention.backends import choose_kernel
 from lab.model.attention.bands import attend_bands
-from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
+from lab.model.attention.kernels import CAUSAL_KERNELS, CpuFlash, Flash
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 
@@ -52,22 +52,27 @@ def attend(
     """
     check_shapes(q, k, v, mask, q_pos=q_pos, k_pos=k_pos, doc_ids=doc_ids)
     n_q, n_k = q.shape[2], k.shape[2]
-    k_pos = torch.arange(n_k, device=k.device) if k_pos is None else k_pos
-    if q_pos is None:
+    if k_pos is None:
+        k_pos = torch.arange(n_k, device=k.device)
+    if q_pos is None:  # one tensor for both where they are equal: rotations are then computed once
         q_pos = k_pos if n_q == n_k else k_pos[..., n_k - n_q :]
     q_ids, k_ids = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
-    aligned = mask == "causal" and bool((q_ids == k_ids[:, n_k - n_q :]).all())
-    starts = first_ids(k_pos, None) if aligned else None
-    seen = None
+    starts = None
+    if mask == "causal" and (q_ids == k_ids[:, n_k - n_q :]).all():
+        starts = first_ids(k_pos, None)
+    visible = None
+    # With ids that count up by one, order in the row is order of ids, and fast kernels need no mask.
     if starts is None:
-        docs = None if mask == "causal" or doc_ids is None else torch.atleast_2d(doc_ids)
-        ordered = k_ids[:, None, :] <= q_ids[:, :, None]
-        if mask == "anchor" and docs is not None:
-            ordered = ordered | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
-        seen = ordered & dense_mask(n_q, n_k, q.device, mask, docs)
+        docs = None
+        visible = k_ids[:, None, :] <= q_ids[:, :, None]
+        if mask != "causal" and doc_ids is not None:
+            docs = torch.atleast_2d(doc_ids)
+        if mask == "anchor" and docs is not None:  # ids of the anchor may be above those of later documents
+            visible = visible | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
+        visible = visible & dense_mask(n_q, n_k, q.device, mask, docs)
     frequencies = frequencies or positions.frequencies("rope", head_dim=q.shape[-1])
     distance = distance or positions.distance("plain")
-    layout = Layout(q_pos, k_pos, frequencies, distance, q.dtype, starts=starts, mask=seen)
+    layout = Layout(q_pos, k_pos, frequencies, distance, q.dtype, starts=starts, mask=visible)
     return attend_layout(q, k, v, layout, layer=layer, backend=backend)
 
 
@@ -86,7 +91,7 @@ def attend_layout(
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
     # The dtype is that of the cache as well: keys are stored as the kernel reads them.
-    name, dtype = plan_for(backend, layout, q, v)
+    name, dtype = choose_kernel(backend, layout, q, v)
     keys = [k]
     values = v.to(dtype)
     if cache is not None:
@@ -116,29 +121,30 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | Non
 
 
 def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows: slice, columns: slice) -> Tensor:
-    """Compute the logits of some queries with some keys, each pair's in the band that contains it.
+    """Compute the logits of the queries of `rows` with the keys of `columns`, each pair's in the band that contains it.
 
-    Shapes: queries: one (B, N, Q, H) per band, those of `rows` alone; keys: one (B, K, Tk, H) per key map; both
-        rotated and of one dtype; returns (B, N, Q, columns).
+    Shapes: queries: one (B, N, Tq, H) per band; keys: one (B, K, Tk, H) per key map; both rotated and of one dtype;
+        returns (B, N, rows, columns).
     """
     q_pos = torch.atleast_2d(layout.q_pos)[:, rows, None]
     k_pos = torch.atleast_2d(layout.k_pos)[:, None, columns]
     out = None
-    for band, query, number in zip(layout.bands, queries, layout.key_of_band, strict=True):
+    for band, band_queries, number in zip(layout.bands, queries, layout.key_of_band, strict=True):
         key = keys[number][:, :, columns]
+        query = band_queries[:, :, rows]
         grouped = query.reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
         logits = (grouped @ key.transpose(-1, -2)).reshape(*query.shape[:3], -1)
-        # Regions of bands are disjoint. Outside all of them is what the mask hides, whatever the first band left there.
+        # Regions of bands are disjoint. A pair outside all of them keeps the first band's logit; the mask hides it.
         out = logits if out is None else torch.where(band.region.contains(q_pos, k_pos)[:, None], logits, out)
     assert out is not None, "a distance method has a band"
     return out * float(queries[0].shape[-1] ** -0.5)
 
 
-def masked_softmax(logits: Tensor, seen: Tensor) -> Tensor:
+def masked_softmax(logits: Tensor, visible: Tensor) -> Tensor:
     """Compute the weights of visible keys by softmax; 0 where none is visible."""
     # The softmax of a query that sees no key, such as padding, is nan: all of its logits are -inf.
-    weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
-    return torch.where(seen.any(-1, keepdim=True), weights, 0.0)
+    weights = torch.softmax(logits.masked_fill(~visible, -torch.inf), dim=-1)
+    return torch.where(visible.any(-1, keepdim=True), weights, 0.0)
 
 
 def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
@@ -148,16 +154,18 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
         (B, N, Tq, H), zeros for a query that sees nothing.
     """
     wide = torch.promote_types(v.dtype, torch.float32)
-    bands = range(len(layout.bands))
-    queries = [layout.rotate_queries(q, number, layer, v.dtype).to(wide) for number in bands]
+    queries = []
+    for band in range(len(layout.bands)):
+        # Rounded to the dtype of the values first, as every other kernel receives queries.
+        queries.append(layout.rotate_queries(q, band, layer, v.dtype).to(wide))
     keys = [k.to(wide) for k in keys]
     v_wide = v.to(wide)
-    seen_B1QK = layout.visible_mask()[:, None]
+    visible_B1QK = layout.visible_mask()[:, None]
     outs = []
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)
-        logits = band_logits([query[:, :, rows] for query in queries], keys, layout, rows, slice(None))
-        weights = masked_softmax(logits, seen_B1QK[:, :, rows])
+        logits = band_logits(queries, keys, layout, rows, slice(None))
+        weights = masked_softmax(logits, visible_B1QK[:, :, rows])
         grouped = weights.reshape(len(v), v.shape[1], -1, v.shape[2])
         outs.append((grouped @ v_wide).reshape(*weights.shape[:3], -1))
     return torch.cat(outs, dim=2).to(v.dtype)
@@ -173,9 +181,9 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     groups = q.shape[1] // v.shape[1]
-    k, v_wide = (x.to(dtype).repeat_interleave(groups, dim=1) for x in (keys[0], v))
+    v_wide = v.to(dtype).repeat_interleave(groups, dim=1)
     q1, q2 = q.to(dtype).chunk(2, dim=-1)
-    k1, k2 = k.chunk(2, dim=-1)
+    k1, k2 = keys[0].to(dtype).repeat_interleave(groups, dim=1).chunk(2, dim=-1)
     inv_freq = layout.frequencies.inv_freq.to(q.device)
     visible_BQK = layout.visible_mask()
     factor = layout.logit_factor(layer, dtype)
@@ -188,7 +196,8 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
         c, d = k1[:, :, None], k2[:, :, None]
         pairs = (a * c + b * d) * angle.cos().to(dtype) + (a * d - b * c) * angle.sin().to(dtype)
         logits = pairs.sum(-1) * q.shape[-1] ** -0.5
-        logits = logits if factor is None else logits * factor[:, None, part, None]
+        if factor is not None:
+            logits = logits * factor[:, None, part, None]
         outs.append(masked_softmax(logits, visible_BQK[:, None, part]) @ v_wide)
     return torch.cat(outs, dim=2).to(v.dtype)
 
@@ -201,15 +210,16 @@ def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: positions.Distanc
     return torch.stack([distance.rel_pos(m[part], n) for m, n in zip(q_pos, k_pos, strict=True)])
 
 
-def attend_whole(
+def attend_causal(
     q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: Callable[..., Tensor]
 ) -> Tensor:
+    """Attend by one causal call, for methods of one band."""
     return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments, layout.window)
 
 
 KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]] = {
     "reference": reference,
-    **{name: partial(attend_whole, kernel=kernel) for name, kernel in WHOLE.items()},
+    **{name: partial(attend_causal, kernel=kernel) for name, kernel in CAUSAL_KERNELS.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),
     "cpu_bands": partial(attend_bands, kernel=CpuFlash()),
     "dense": attend_dense,

@@ -1,4 +1,4 @@
-"""Which kernel attends: the backend of a run, and the kernel for a layout and the sizes of its tensors.
+"""Choose the kernel that attends: the backend of a run, and the kernel for a layout and the sizes of its tensors.
 
     reference                        by definition, from the matrix of relative positions
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band; all but sdpa with
@@ -22,13 +22,13 @@ from torch.nn import attention
 
 from lab.core.errors import ConfigError, MissingPackage
 from lab.model import devices
-from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, repeat_heads
+from lab.model.attention.kernels import CAUSAL_KERNELS, HALF, HEAD_MULTIPLE, WIDEST_HEAD, Flash, repeat_heads
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import HOST, Spans
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
-SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
+SPANS = ("varlen", "flash", "xformers")  # these run all segments of a row by one call, with sliding windows
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
 HOPPER = 9  # major compute capability
@@ -38,10 +38,10 @@ TRIED_SPANS = ((True, 7), (True, -1), (False, -1))  # whether they are causal, a
 TRIED_HEADS = (64, 128)
 RESULTS = ("output", "log-sum-exp", "gradient of q", "gradient of k", "gradient of v")
 TOLERANCE = dict.fromkeys(RESULTS, 0.01) | {"log-sum-exp": 1e-3}  # rounding to bfloat16 alone: 0.003 and 1e-7
-FAULTS = (ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError)  # of another version's package
+ERRORS = (ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError)  # of another version's package
 
 
-def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, torch.dtype]:
+def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, torch.dtype]:
     """Choose the kernel for such queries and values, and the dtype of its keys and values; v may lack those in a cache.
 
     Raises: ConfigError for a backend that is unknown, unavailable or cannot run the layout; MissingPackage.
@@ -49,39 +49,48 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     name = choose(backend, q.device, v.dtype)[0]
     if name == "reference":
         return name, v.dtype
-    tiles = layout.starts is not None or is_causal(layout)
+    has_tiles = layout.starts is not None or is_causal(layout)
     fits = runs_heads(name, q.shape[3])
-    if not (name == "sdpa" or (fits and (runs_whole(name, layout) or (tiles and name in HALF_ONLY)))):
+    if name != "sdpa" and not (fits and (runs_in_one_call(name, layout) or (has_tiles and name in HALF_ONLY))):
         if backend != "auto":
-            what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
-            what = what if fits else f"head_dim={q.shape[3]}"
+            what = "these ids or this mask"
+            if not fits:
+                what = f"head_dim={q.shape[3]}"
+            elif layout.starts is not None:
+                what = f"distance={layout.distance.method}"
             raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
-    whole = runs_whole(name, layout)
-    on_cpu = devices.kind(v.device) == "cpu"
-    bands = "cpu_bands" if on_cpu else None
-    if not on_cpu and v.dtype in HALF and runs_heads("flash", v.shape[-1]):
+    bands = None
+    if devices.kind(v.device) == "cpu":
+        bands = "cpu_bands"
+    elif v.dtype in HALF and runs_heads("flash", v.shape[-1]):
         bands = "flash_bands"
-    if whole and (bands is None or name != "sdpa" or not in_tiles(layout, q)):
+    kernel = "dense"
+    if runs_in_one_call(name, layout) and (bands is None or name != "sdpa" or not has_faster_tiles(layout, q)):
         kernel = name
-    else:
-        kernel = bands if bands is not None and tiles else "dense"
+    elif bands is not None and has_tiles:
+        kernel = bands
     return kernel, attention_dtype(q, v)
 
 
 def attention_dtype(q: Tensor, v: Tensor) -> torch.dtype:
     """Return the dtype that kernels take: on a CPU float32 even for bfloat16, as exact and, measured, faster."""
-    return torch.promote_types(q.dtype, torch.float32) if devices.kind(v.device) == "cpu" else v.dtype
+    if devices.kind(v.device) == "cpu":
+        return torch.promote_types(q.dtype, torch.float32)
+    return v.dtype
 
 
-def runs_at_once(backend: str, layout: Layout) -> bool:
+def rotates_in_graph(backend: str, layout: Layout) -> bool:
     """Return whether one call of a backend attends on a packed row, whose rotation may then be part of a graph."""
-    on_cpu = devices.kind(layout.q_pos.device) == "cpu"
-    by_sdpa = backend == "sdpa" and on_cpu and not layout.is_anchored
-    return runs_whole(backend, layout) and (backend in SPANS or by_sdpa)
+    if not runs_in_one_call(backend, layout):
+        return False
+    # sdpa attends by tiles on a GPU and to long anchored segments, and tiles rotate queries once for each band.
+    return backend in SPANS or (
+        backend == "sdpa" and devices.kind(layout.q_pos.device) == "cpu" and not layout.is_anchored
+    )
 
 
-def runs_whole(backend: str, layout: Layout) -> bool:
+def runs_in_one_call(backend: str, layout: Layout) -> bool:
     """Return whether one causal call per row or segment is enough, with a backend's own windows."""
     return is_causal(layout) and (layout.window is None or backend in SPANS)
 
@@ -95,7 +104,7 @@ def runs_heads(backend: str, width: int) -> bool:
     return backend not in HALF_ONLY or (width % HEAD_MULTIPLE == 0 and width <= WIDEST_HEAD)
 
 
-def in_tiles(layout: Layout, q: Tensor) -> bool:
+def has_faster_tiles(layout: Layout, q: Tensor) -> bool:
     """Return whether tiles are faster than sdpa on a row: chunks, long anchored segments, on a GPU all segments."""
     segments = layout.segments
     if segments is None:
@@ -106,7 +115,7 @@ def in_tiles(layout: Layout, q: Tensor) -> bool:
 
 
 def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
-    """Choose the backend for `auto`, or check the named one; return its name and the reason.
+    """Choose the backend for `auto`, or check the one that is set; return its name and the reason.
 
     Raises: MissingPackage for a package that is not installed, ConfigError for a backend that cannot run here.
     """
@@ -117,15 +126,17 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {dtype_name(dtype)}"
-    fault = activate(device)
-    if fault is None:
+    error = activate_flash_3(device)
+    if error is None:
         return "varlen", "torch's variable-length kernel is FlashAttention 3's"
-    left_out = fault and f"; FlashAttention 3 is left out: {fault}"
-    fault = import_fault("flash_attn")
-    if fault is not None:
-        why = f"cannot be imported ({fault})" if fault else "is not installed"
-        return "varlen", f"flash-attn {why}; torch's variable-length kernel is used{left_out}"
-    return "flash", f"flash-attn is installed{left_out}"
+    without = ""  # nothing to report of a package that is not installed
+    if error:
+        without = f"; FlashAttention 3 is left out: {error}"
+    error = import_error("flash_attn")
+    if error is None:
+        return "flash", f"flash-attn is installed{without}"
+    why = f"cannot be imported ({error})" if error else "is not installed"
+    return "varlen", f"flash-attn {why}; torch's variable-length kernel is used{without}"
 
 
 def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool) -> tuple[str, str]:
@@ -138,22 +149,22 @@ def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool)
 
 def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise an error, in one line, for a backend that cannot run here."""
-    module = PACKAGES.get(backend)
-    fault = import_fault(module) if module else None
-    package = (module or "").partition(".")[0]
     field = f"train.backend={backend}"
-    if fault == "":
-        raise MissingPackage(package, f"{field} (backend: auto would go without)", "gpu")
-    if backend not in (*WHOLE, "reference"):
-        names = ", ".join(["auto", "reference", *WHOLE])
+    if backend not in (*CAUSAL_KERNELS, "reference"):
+        names = ", ".join(["auto", "reference", *CAUSAL_KERNELS])
         raise ConfigError(f"{field}: unknown attention backend; use one of: {names}")
+    module = PACKAGES.get(backend, "torch")
+    package = module.partition(".")[0]
+    error = import_error(module)
+    if error == "":
+        raise MissingPackage(package, f"{field} (backend: auto would go without)", "gpu")
     if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype not in HALF:
         rule = f"takes float16 or bfloat16, not {dtype_name(dtype)}"
         raise ConfigError(f"{field}: {rule}; use sdpa, auto or half precision")
-    if fault:
-        rule = f"{package} is installed but cannot be imported ({fault})"
+    if error:
+        rule = f"{package} is installed but cannot be imported ({error})"
         raise ConfigError(f"{field}: {rule}; build it for torch {torch.__version__} or use auto")
 
 
@@ -162,7 +173,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 @cache
-def import_fault(module: str) -> str | None:
+def import_error(module: str) -> str | None:
     """Import a module, once, and return in one line why that failed; "" if it is not installed, None if it succeeded.
 
     A package built for another torch, CUDA or Python is installed but fails on import: a library or symbol is missing,
@@ -172,53 +183,57 @@ def import_fault(module: str) -> str | None:
         return ""
     try:
         importlib.import_module(module)
-    except FAULTS as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())
+    except ERRORS as error:
+        return describe(error)
     return None
 
 
+def describe(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 @cache
-def activate(device: torch.device) -> str | None:
-    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return why not, as `import_fault` does."""
-    fault = import_fault(FLASH_3)
-    if fault is not None:
-        return fault
+def activate_flash_3(device: torch.device) -> str | None:
+    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return why not, as `import_error` does."""
+    reason = import_error(FLASH_3)
+    if reason is not None:
+        return reason
     major, minor = torch.cuda.get_device_capability(device)
     if major != HOPPER:
         return f"it runs on compute capability {HOPPER}.0, this GPU has {major}.{minor}"
     try:
         attention.activate_flash_attention_impl("FA3")
-        trial(device)
-    except FAULTS as error:
+        check_flash(device)
+    except ERRORS as error:
         if attention.current_flash_attention_impl() == "FA3":
             attention.restore_flash_attention_impl()
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return describe(error)
     return None
 
 
-def trial(device: torch.device) -> None:
+def check_flash(device: torch.device) -> None:
     """Compare both passes with dense attention in float32, since torch calls the package by its positional arguments.
 
     Two documents have grouped heads and random values, once with a window and once as spans that are not causal.
-    The trainer has not set this rank's GPU yet; on any other one this process would hold memory.
 
     Raises: RuntimeError for a result that differs by more than half precision explains.
     """
-    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.index is None else device
+    if device.index is None:
+        # The trainer has not set this rank's GPU yet, and a tensor on another GPU would take memory there to the end.
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     generator = torch.Generator(HOST).manual_seed(0)
     for width, (causal, before) in product(TRIED_HEADS, TRIED_SPANS):
         shapes = (N_QUERIES, 4, width), (N_KEYS, 2, width), (N_KEYS, 2, width), (N_QUERIES, 4, width)
         inputs = [torch.randn(shape, generator=generator, device=HOST).bfloat16() for shape in shapes]
-        q, k, v, grad = (x.to(gpu) for x in inputs)
-        spans = replace(Spans.of(*TRIED_LENGTHS, gpu), causal=causal, before=before)
+        q, k, v, grad = (x.to(device) for x in inputs)
+        spans = replace(Spans.from_lengths(*TRIED_LENGTHS, device), causal=causal, before=before)
         out, lse = Flash().forward(q, k, v, spans)
         results = out, lse.T[..., None], *Flash().backward(grad, q, k, v, out, lse, spans)
-        for name, result, exact in zip(
-            RESULTS, results, dense_passes(*inputs, causal=causal, before=before), strict=True
-        ):
+        expected = dense_passes(*inputs, causal=causal, before=before)
+        for name, result, exact in zip(RESULTS, results, expected, strict=True):
             difference = result.to(HOST, torch.float32) - exact
             error = (difference.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).max()  # of the worst head
-            if not error <= TOLERANCE[name]:  # also where it is NaN
+            if not error <= TOLERANCE[name]:  # written so that NaN fails too
                 raise RuntimeError(f"its {name} differs by {error:.2%} from attention in float32")
 
 
@@ -232,11 +247,14 @@ def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, causal: bool,
     q, k, v = (x.float().requires_grad_() for x in (q, k, v))
     visible = []
     for n_q, n_k in zip(*TRIED_LENGTHS, strict=True):
-        back = torch.arange(n_q, device=HOST)[:, None] + n_k - n_q - torch.arange(n_k, device=HOST)
-        least, most = (0, before if before >= 0 else n_k) if causal else (-n_k, n_k)
-        visible.append((back >= least) & (back <= most))
+        mask = torch.ones(n_q, n_k, dtype=torch.bool, device=HOST)
+        if causal:
+            mask = mask.tril(n_k - n_q)  # the last query is aligned with the last key
+        if before >= 0:
+            mask = mask.triu(n_k - n_q - before)
+        visible.append(mask)
     logits = torch.einsum("qnh,knh->nqk", q, repeat_heads(k, q)) * q.shape[2] ** -0.5
-    logits = logits.masked_fill(~torch.block_diag(*visible).bool(), -torch.inf)
+    logits = logits.masked_fill(~torch.block_diag(*visible).bool(), -torch.inf)  # documents do not see each other
     out = torch.einsum("nqk,knh->qnh", logits.softmax(-1), repeat_heads(v, q))
     grads = torch.autograd.grad(out, (q, k, v), grad.float())
     return out.detach(), logits.logsumexp(-1).detach().T[..., None], *grads

@@ -1,8 +1,8 @@
-"""Running a distance method's bands in rounds of tiles, and merging them by log-sum-exp.
+"""Run a distance method's bands in rounds of tiles, and merge them by log-sum-exp.
 
 Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
-logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
-gradient of l_t, as with the whole row's o and l every tile's weights exp(logit - l) are the row's own.
+logits. The output over all keys is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
+gradient of l_t: from o and l of the full row, a tile's kernel computes the weights exp(logit - l) of the full row.
 
 The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of
 rounds depends on the method only, not on the number or length of the segments.
@@ -34,27 +34,25 @@ def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Tokens of every sequence of a batch: one contiguous run, or any tokens, listed by sequence and place.
+class TokenIndex:
+    """Index of some tokens of every sequence of a batch: a slice, or a list by sequence and token.
 
-    `index` selects them from (B, T, ...), with the leading `sizes` (B, n), or (B * n,) where they are listed.
+    `index` selects them from (B, T, ...), with the leading `sizes` (B, n) of a slice, or (B * n,) of a list.
     """
 
     index: tuple[Any, Any]
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
-        """Find the tokens of runs, some in reverse order, sequence by sequence."""
-        # Runs that follow each other are one slice, which is a view: nothing is gathered or copied.
-        adjacent = all(a.stop == b.start for (a, _), (b, _) in itertools.pairwise(runs))
-        if adjacent and not any(turned for _, turned in runs):
-            run = slice(runs[0][0].start, runs[-1][0].stop)
-            return cls((slice(None), run), (batch, run.stop - run.start))
-        parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
-        one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
-        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
-        return cls((to_device(sequence, device), to_device(one.repeat(batch), device)), (len(sequence),))
+    def from_runs(cls, runs: Sequence[range], batch: int, device: torch.device) -> TokenIndex:
+        """Index the tokens of runs, which may descend, sequence by sequence."""
+        # Rising runs that follow each other are one slice, which is a view: nothing is gathered or copied.
+        if all(a.stop == b.start for a, b in itertools.pairwise(runs)) and all(run.step > 0 for run in runs):
+            tokens = slice(runs[0].start, runs[-1].stop)
+            return cls((slice(None), tokens), (batch, tokens.stop - tokens.start))
+        token = torch.cat([torch.arange(run.start, run.stop, run.step, device=HOST) for run in runs])
+        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(token))
+        return cls((to_device(sequence, device), to_device(token.repeat(batch), device)), (len(sequence),))
 
     def take(self, x: Tensor) -> Tensor:
         """Gather the tokens of (B, T, ...) as (B * n, ...)."""
@@ -66,61 +64,68 @@ class Places:
 
     def add(self, x: Tensor, part: Tensor) -> None:
         """Add to the tokens of a contiguous tensor; some may occur several times."""
-        sequence, place = self.index
-        if isinstance(place, slice):
+        sequence, token = self.index
+        if isinstance(token, slice):
             x[self.index] += part.unflatten(0, self.sizes)
-        else:  # no sort, unlike an accumulating index_put_
-            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + place, part)
+        else:
+            # An accumulating index_put_ would sort the indices first.
+            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + token, part)
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
     """Tiles that one call runs, span after span."""
 
-    queries: Places
-    keys: Places
+    queries: TokenIndex
+    keys: TokenIndex
     spans: Spans
 
 
 def arrange_rounds(layout: Layout, batch: int, windows: bool) -> list[list[Round]]:
     """Sort the tiles of each band of a layout into rounds, once for all layers.
 
-    A tile belongs to the first round of its shape whose queries all precede its own. An upper tile is a causal one in
-    reverse order.
+    A tile belongs to the first round of its shape whose queries all precede its own.
     """
     key = batch, windows
     if key not in layout.rounds:
-        drafts: list[list[list[Tile]]] = [[] for _ in layout.bands]
-        for band, tile in layout.tiles(windows):
-            # first fit: tiles come in rising order of queries, so a draft's last tile is the only one to compare with
-            fitting = (t for t in drafts[band] if like(t[-1]) == like(tile) and t[-1].q.stop <= tile.q.start)
-            tiles = next(fitting, [])
-            if not tiles:
-                drafts[band].append(tiles)
-            tiles.append(tile)
-        layout.rounds[key] = rounds = []
-        for number, of_band in enumerate(drafts):
-            region = layout.bands[number].region
-            rounds.append([build_round(tiles, region, batch, layout.k_pos.device) for tiles in of_band])
+        by_band: list[list[list[Tile]]] = [[] for _ in layout.bands]
+        for number, tile in layout.tiles(windows):
+            for tiles in by_band[number]:
+                # Tiles come in rising order of queries: no tile of a round ends behind its last one.
+                if kernel_shape(tiles[-1]) == kernel_shape(tile) and tiles[-1].q.stop <= tile.q.start:
+                    tiles.append(tile)
+                    break
+            else:
+                by_band[number].append([tile])
+        rounds = []
+        for band, tiles_by_round in zip(layout.bands, by_band, strict=True):
+            rounds.append([build_round(tiles, band.region, batch, layout.k_pos.device) for tiles in tiles_by_round])
+        layout.rounds[key] = rounds
     return layout.rounds[key]
 
 
-def like(tile: Tile) -> str:
+def kernel_shape(tile: Tile) -> str:
+    """Return the shape that a kernel runs: an upper triangle is a causal one with queries and keys in reverse order."""
     return "causal" if tile.shape == "upper" else tile.shape
 
 
 def build_round(tiles: list[Tile], region: Region, batch: int, device: torch.device) -> Round:
     """Collect the tokens of a round's tiles."""
-    queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
-    keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
-    spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
-    shape = tiles[0].shape
-    before = region.width - 1 if shape == "near" and isinstance(region, Near) else -1
-    return Round(queries, keys, replace(spans, causal=shape != "full", before=before))
+    queries, keys = [], []
+    for tile in tiles:
+        step = -1 if tile.shape == "upper" else 1
+        queries.append(tile.q[::step])
+        keys.append(tile.k[::step])
+    spans = Spans.from_lengths([*map(len, queries)] * batch, [*map(len, keys)] * batch, device)
+    before = -1
+    if tiles[0].shape == "near" and isinstance(region, Near):
+        before = region.width - 1  # the width includes the query's own key
+    spans = replace(spans, causal=tiles[0].shape != "full", before=before)
+    return Round(TokenIndex.from_runs(queries, batch, device), TokenIndex.from_runs(keys, batch, device), spans)
 
 
 class Bands(torch.autograd.Function):
-    """Attention over rounds of tiles, with the gradient of the whole."""
+    """Attention over rounds of tiles, with its gradient."""
 
     @staticmethod
     def forward(
@@ -132,10 +137,10 @@ class Bands(torch.autograd.Function):
         out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
         for band, rounds in enumerate(arrange_rounds(layout, batch, kernel.windows)):
-            turned = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
+            rotated = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
             for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-                merge(out, lse, part.queries, *kernel.forward(part.queries.take(turned), k_part, v_part, part.spans))
+                merge(out, lse, part.queries, *kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans))
         out = out.to(v.dtype)
         ctx.layout, ctx.layer, ctx.kernel = layout, layer, kernel
         ctx.save_for_backward(q, v, out, lse, *keys)
@@ -143,46 +148,47 @@ class Bands(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Sum the gradients of all rounds, with the whole rows' output and log-sum-exp."""
+        """Sum the gradients of all rounds, from the full rows' output and log-sum-exp."""
         q, v, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         factor = layout.logit_factor(ctx.layer, layout.q_rotations[0].cos_B1TH.dtype)
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=lse.dtype)
         # Sums of many rounds are kept in float32 or wider, and rounded once at the end.
-        dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
-        # a band's queries are rotated once for all its rounds; their gradients are added up while rotated and turned
-        # back at the band's end, as the rotation is linear
+        dk, dv = [zeros_tokens_first(k, lse.dtype) for k in keys], zeros_tokens_first(v, lse.dtype)
         for band, rounds in enumerate(arrange_rounds(layout, len(q), kernel.windows)):
-            rotation = layout.q_rotations[band].by_token()
+            rotation = layout.q_rotations[band].tokens_first()
             key = layout.key_of_band[band]
-            turned = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
-            dq_band = zeros_by_token(q, lse.dtype)
+            rotated = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
+            dq_rotated = zeros_tokens_first(q, lse.dtype)
             for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
-                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
+                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, rotated, out, lse))
                 grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
-                part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
+                part.queries.put(dq_rotated, part.queries.take(dq_rotated) + grads_part[0])
                 part.keys.add(dk[key], grads_part[1].to(lse.dtype))
                 part.keys.add(dv, grads_part[2].to(lse.dtype))
-            back = Rotation(rotation.cos_B1TH, -rotation.sin_B1TH).rotate(dq_band)
-            dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
+            # The rotation is linear and orthogonal: gradients of rotated queries are summed over the rounds, then
+            # turned back once, by the negative angle.
+            dq_band = Rotation(rotation.cos_B1TH, -rotation.sin_B1TH).rotate(dq_rotated)
+            if factor is not None:
+                dq_band = dq_band * factor[:, :, None, None]
+            dq += dq_band.transpose(1, 2)
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
         return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
 
-def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
+def zeros_tokens_first(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Allocate zeros (B, T, N, H) for a gradient of (B, N, T, H)."""
     return torch.zeros_like(x.transpose(1, 2), dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
+def merge(out: Tensor, lse: Tensor, rows: TokenIndex, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output (n, N, H) and log-sum-exp (N, n) into those of its rows, (B, T, N, H) and (B, T, N)."""
-    # A row that no tile has covered yet has -inf, so that its weight is 0. The part's own value is finite, as
-    # every query of a tile has a key in it: no weight is nan.
+    # A row that no tile has covered yet has -inf, so that its weight is exp(-inf - total) = 0. The part's own value is
+    # finite, because every query of a tile sees a key in it: no weight is nan.
     added = part_lse.T
-    before = places.take(lse)
+    before = rows.take(lse)
     total = torch.logaddexp(before, added)
-    weights = [(x - total).exp()[..., None] for x in (before, added)]
-    places.put(out, places.take(out) * weights[0] + part * weights[1])
-    places.put(lse, total)
+    rows.put(out, rows.take(out) * (before - total).exp()[..., None] + part * (added - total).exp()[..., None])
+    rows.put(lse, total)

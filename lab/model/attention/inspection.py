@@ -57,16 +57,16 @@ class LayerLogits:
         self.inputs, self.rounding = inputs, rounding
         layout = inputs.layout
         self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
-        bands = range(len(layout.bands))
-        turned = (layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide) for band in bands)
-        self.queries = [self.rounded(q) for q in turned]
-        self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
-        for x in (*self.queries, *self.keys):
-            check_finite(x, f"queries and keys of layer {inputs.layer}")
+        self.queries = []
+        for band in range(len(layout.bands)):
+            self.queries.append(self.round(layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide)))
+        self.keys = [self.round(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
 
-    def rounded(self, x: Tensor) -> Tensor:
+    def round(self, x: Tensor) -> Tensor:
         """Round to the kernel's dtype; the values stay in a dtype whose products are exact."""
-        return x.to(self.rounding or self.wide).to(self.wide)
+        x = x.to(self.rounding or self.wide).to(self.wide)
+        check_finite(x, f"queries and keys of layer {self.inputs.layer}")
+        return x
 
     def blocks(self, most: int = BLOCK_LOGITS) -> list[slice]:
         """Cut the queries into blocks of at most `most` logits, at least one query each."""
@@ -78,12 +78,12 @@ class LayerLogits:
         """Compute logits, (B, n_heads, Q, K), by default of all keys that some query sees; hidden ones are -inf."""
         keys = keys or slice(0, queries.stop)
         layout = self.inputs.layout
-        logits = band_logits([q[:, :, queries] for q in self.queries], self.keys, layout, queries, keys)
+        logits = band_logits(self.queries, self.keys, layout, queries, keys)
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
-        seen = (k_pos <= q_pos) & layout.distance.visible_pairs(q_pos, k_pos)
+        visible = (k_pos <= q_pos) & layout.distance.visible_pairs(q_pos, k_pos)
         if layout.mask is not None:  # of a model of transformers, such as a sliding window
-            seen = seen & layout.mask[:, None, queries, keys]
-        return logits.masked_fill(~seen, -torch.inf)
+            visible = visible & layout.mask[:, None, queries, keys]
+        return logits.masked_fill(~visible, -torch.inf)
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Kernels of attention on queries and keys that are already rotated.
 
-`WHOLE` holds, by backend, a function which attends by one causal call. It takes q (B, N, Tq, H), k and v (B, K, Tk, H),
-the segments of the packed row and the tokens of a sliding window, and returns (B, N, Tq, H). Packed rows have B = 1 and
-Tq = Tk. Without segments the queries of each row are aligned with its last keys.
+`CAUSAL_KERNELS` maps a backend to a function that attends by one causal call. It takes q (B, N, Tq, H), k and v
+(B, K, Tk, H), the segments of the packed row and the tokens of a sliding window, and returns (B, N, Tq, H). Packed rows
+have B = 1 and Tq = Tk. Without segments the queries of each row are aligned with its last keys.
 
 The span kernels run contiguous spans of queries and keys. They also return the log-sum-exp of the logits, in nats, so
 that the bands of a distance method can be merged outside. torch's public functions return none, so that its operators
@@ -38,18 +38,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int
     assert window is None, "sdpa has no windows"
     if segments is None:
         return sdpa_rows(q, k, v)
-    alike = len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None
-    if alike:  # a batch, without copies
-        rows = (x[0].unflatten(1, (len(segments.lengths), -1)).transpose(0, 1) for x in (q, k, v))
+    if len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None:
+        rows = (x[0].unflatten(1, (len(segments.lengths), -1)).transpose(0, 1) for x in (q, k, v))  # views, no copies
         return join_spans(sdpa_rows(*rows))[None].transpose(1, 2)
+    # The last part is padding, which zip below leaves out because there is no segment for it.
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
     key_sizes = sizes
     if segments.anchors is not None:  # short segments only: with a dense mask the hidden half is computed too
-        k, v, key_sizes = k[:, :, segments.key_places], v[:, :, segments.key_places], list(segments.spans.k_lengths)
+        k, v, key_sizes = k[:, :, segments.key_indices], v[:, :, segments.key_indices], list(segments.spans.k_lengths)
     parts = zip(q.split(sizes, dim=2), k.split(key_sizes, dim=2), v.split(key_sizes, dim=2))
     outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
-    padding = q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3])
-    return torch.cat([*outs, padding], dim=1).transpose(1, 2)
+    outs.append(q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3]))
+    return torch.cat(outs, dim=1).transpose(1, 2)
 
 
 def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -77,15 +77,21 @@ def in_spans(
     """Attend by a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
     batch, _, tokens, _ = q.shape
     if segments is None and tokens == 1:
-        return sdpa_rows(q, *(x if window is None else x[:, :, -window:] for x in (k, v)))
-    if segments is not None and not segments.lengths:
-        return torch.zeros_like(q)
+        if window is not None:
+            k, v = k[:, :, -window:], v[:, :, -window:]
+        return sdpa_rows(q, k, v)
     q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    spans = Spans.of([tokens] * batch, [k.shape[2]] * batch, q.device) if segments is None else segments.spans
-    if segments is not None and segments.anchors is not None:  # unlike in indexing, gradients are added without a sort
-        k_TNH, v_TNH = (x.index_select(0, segments.key_places) for x in (k_TNH, v_TNH))
+    if segments is None:
+        spans = Spans.from_lengths([tokens] * batch, [k.shape[2]] * batch, q.device)
+    elif not segments.lengths:  # a row of padding, and kernels take no empty batch
+        return torch.zeros_like(q)
+    else:
+        spans = segments.spans
+        if segments.anchors is not None:
+            # index_select adds gradients without a sort, unlike indexing by a tensor.
+            k_TNH, v_TNH = k_TNH.index_select(0, segments.key_indices), v_TNH.index_select(0, segments.key_indices)
     if window is not None:
-        spans = replace(spans, before=window - 1)  # the window has the query's own key, too
+        spans = replace(spans, before=window - 1)  # the window includes the query's own key
     out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
     return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
 
@@ -114,6 +120,7 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
 
 
 def drop_padding(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
+    """Remove the tokens behind the last span, which flash-attn and xformers do not take."""
     n_k = sum(spans.k_lengths)
     return q[: sum(spans.q_lengths)], k[:n_k], v[:n_k]
 
@@ -128,25 +135,27 @@ class Flash:
     windows: ClassVar[bool] = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-        options = (*spans.arguments, 0.0, spans.causal, False)
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *options, window_size_left=spans.before)
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(
+            q, k, v, *spans.arguments, 0.0, spans.causal, False, window_size_left=spans.before
+        )
         return out, lse
 
     def backward(
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the kernel, which reads the log-sum-exp as contiguous float32 whatever its strides are."""
-        grad, out = grad.to(q.dtype), out.to(q.dtype)
         unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a random state for dropout
-        options = (*spans.arguments, 0.0, spans.causal, unused, unused)
+        tensors = grad.to(q.dtype), q, k, v, out.to(q.dtype), lse.contiguous()
         return torch.ops.aten._flash_attention_backward(
-            grad, q, k, v, out, lse.contiguous(), *options, window_size_left=spans.before
+            *tensors, *spans.arguments, 0.0, spans.causal, unused, unused, window_size_left=spans.before
         )
 
 
 def repeat_heads(x: Tensor, q: Tensor) -> Tensor:
     """Repeat key-value heads (T, K, H) for all heads of q (T, N, H)."""
-    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+    if x.shape[1] == q.shape[1]:
+        return x
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
 class CpuFlash:
@@ -155,10 +164,11 @@ class CpuFlash:
     windows: ClassVar[bool] = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-        """Attend; heads of one group become rows of one head where all rows see the same keys."""
+        """Attend; without a causal mask the heads of a group become rows of one head, so that no key is repeated."""
         outs, lses = [], []
-        k, v = (repeat_heads(x, q) if spans.causal else x for x in (k, v))
-        for q_part, k_part, v_part in batches(spans, (q,), (k, v)):
+        if spans.causal:  # the kernel aligns rows with keys, and stacked heads have several rows for each key
+            k, v = repeat_heads(k, q), repeat_heads(v, q)
+        for q_part, k_part, v_part in split_spans(spans, (q,), (k, v)):
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 stack_groups(q_part, k_part), k_part, v_part, 0.0, spans.causal
             )
@@ -169,36 +179,42 @@ class CpuFlash:
     def backward(
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the kernel's own backward pass with the output and log-sum-exp of the whole rows."""
-        grads = []
+        """Run the kernel's own backward pass with the output and log-sum-exp of the full rows."""
+        dqs, dks, dvs = [], [], []
         kv_heads = k.shape[1]
-        k, v = (repeat_heads(x, q) if spans.causal else x for x in (k, v))
-        for *rows, lse_part, k_part, v_part in batches(spans, (grad, q, out, lse.T), (k, v)):
-            q_shape = rows[1].shape
-            grad_rows, q_rows, out_rows = (stack_groups(x, k_part) for x in rows)
+        if spans.causal:  # as in the forward pass
+            k, v = repeat_heads(k, q), repeat_heads(v, q)
+        for grad_part, q_part, out_part, lse_part, k_part, v_part in split_spans(spans, (grad, q, out, lse.T), (k, v)):
+            q_rows = stack_groups(q_part, k_part)
             dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                grad_rows, q_rows, k_part, v_part, out_rows, lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal
-            )
-            grads.append([join_spans(x) for x in (dq.reshape(q_shape), dk, dv)])
-        dq, dk, dv = (torch.cat(parts) for parts in zip(*grads, strict=True))
+                stack_groups(grad_part, k_part), q_rows, k_part, v_part, stack_groups(out_part, k_part),
+                lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal,
+            )  # fmt: skip
+            dqs.append(join_spans(dq.reshape(q_part.shape)))
+            dks.append(join_spans(dk))
+            dvs.append(join_spans(dv))
         # Keys were repeated for the heads of a group: the gradient of a key is the sum over these copies.
-        return dq, *(x.unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
+        dk, dv = torch.cat(dks).unflatten(1, (kv_heads, -1)).sum(2), torch.cat(dvs).unflatten(1, (kv_heads, -1)).sum(2)
+        return torch.cat(dqs), dk, dv
 
 
-def batches(spans: Spans, of_queries: tuple[Tensor, ...], of_keys: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+def split_spans(spans: Spans, queries: tuple[Tensor, ...], keys: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Cut tensors (T, N, ...) into spans (1, N, n, ...), or, all of one length, into a batch of them (S, N, n, ...)."""
     q_lengths = spans.q_lengths
     k_lengths = spans.k_lengths
     if len({*zip(q_lengths, k_lengths, strict=True)}) == 1:
-        yield tuple(x.unflatten(0, (len(q_lengths), -1)).transpose(1, 2) for x in (*of_queries, *of_keys))
+        yield tuple(x.unflatten(0, (len(q_lengths), -1)).transpose(1, 2) for x in (*queries, *keys))
         return
-    parts = [x.split(q_lengths) for x in of_queries] + [x.split(k_lengths) for x in of_keys]
-    yield from (tuple(x[None].transpose(1, 2) for x in span) for span in zip(*parts, strict=True))
+    parts = [x.split(q_lengths) for x in queries] + [x.split(k_lengths) for x in keys]
+    for span in zip(*parts, strict=True):
+        yield tuple(x[None].transpose(1, 2) for x in span)
 
 
 def stack_groups(x: Tensor, k: Tensor) -> Tensor:
     """Stack the heads of a group as rows of one head: (S, N, T, H) to (S, K, N / K * T, H)."""
-    return x if x.shape[1] == k.shape[1] else x.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+    if x.shape[1] == k.shape[1]:
+        return x
+    return x.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
 
 
 def join_spans(x: Tensor) -> Tensor:
@@ -207,21 +223,21 @@ def join_spans(x: Tensor) -> Tensor:
 
 
 SpanKernel = Flash | CpuFlash
-"""Attention within spans and its gradient; `windows` holds if the spans may have a window.
+"""Attention within spans and its gradient; `windows` tells whether the spans may have a window.
 
-`forward` returns the output (T, N, H) and the log-sum-exp (N, T). `backward` takes the gradient, q, k, v, the whole
+`forward` returns the output (T, N, H) and the log-sum-exp (N, T). `backward` takes the gradient, q, k, v, the full
 rows' output and log-sum-exp, and returns the gradients of q, k and v.
 """
 
 
-class OneCall(torch.autograd.Function):
+class FlashCall(torch.autograd.Function):
     """Attention by one call of torch's flash attention on the spans of a row."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         """Attend; padding, which the kernel does not write, becomes zeros."""
         out, lse = Flash().forward(q, k, v, spans)
-        out[sum(spans.q_lengths) :] = 0  # or nan could be there, which a product with 0 does not remove
+        out[sum(spans.q_lengths) :] = 0  # the memory may contain nan, which a later product with 0 does not remove
         ctx.spans = spans
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -230,16 +246,17 @@ class OneCall(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Call the kernel's backward pass; the gradients of padding become zeros."""
         q, k, v, out, lse = ctx.saved_tensors
-        n_q, n_k = sum(ctx.spans.q_lengths), sum(ctx.spans.k_lengths)
-        grads = Flash().backward(grad, q, k, v, out, lse, ctx.spans)
-        for x, n in zip(grads, (n_q, n_k, n_k), strict=True):
-            x[n:] = 0
-        return *grads, None
+        n_k = sum(ctx.spans.k_lengths)
+        dq, dk, dv = Flash().backward(grad, q, k, v, out, lse, ctx.spans)
+        dq[sum(ctx.spans.q_lengths) :] = 0
+        dk[n_k:] = 0
+        dv[n_k:] = 0
+        return dq, dk, dv, None
 
 
-WHOLE: dict[str, Callable[..., Tensor]] = {
+CAUSAL_KERNELS: dict[str, Callable[..., Tensor]] = {
     "sdpa": sdpa,
-    "varlen": partial(in_spans, kernel=OneCall.apply),
+    "varlen": partial(in_spans, kernel=FlashCall.apply),
     "flash": partial(in_spans, kernel=flash_kernel),
     "xformers": partial(in_spans, kernel=xformers_kernel),
 }

@@ -1,4 +1,4 @@
-"""What attention reads besides q, k and v: the layout of a forward pass, shared by all layers, and the key cache."""
+"""Inputs of attention besides q, k and v: the layout of a forward pass, which all layers share, and the key cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rotation:
     sin_B1TH: Tensor
 
     @classmethod
-    def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
+    def compute(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
         """Compute angles of ids (T,) or (B, T) in float64, and round cos and sin once to `dtype` (float32 or wider)."""
         angles = torch.atleast_2d(positions)[:, None, :, None].double() * to_device(inv_freq, positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
@@ -40,10 +40,12 @@ class Rotation:
         cos, sin = self.cos_B1TH, self.sin_B1TH
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        # Without gradients addcmul needs fewer temporaries of the size of the queries.
         halves = [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)]
-        return torch.cat(halves, dim=-1)  # without gradients fewer temporaries
+        return torch.cat(halves, dim=-1)
 
-    def by_token(self) -> Rotation:
+    def tokens_first(self) -> Rotation:
+        """Return the same rotation for tensors (B, T, N, H)."""
         return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
 
 
@@ -51,10 +53,10 @@ class Rotation:
 class Layout:
     """Ids, rotations and visibility of one forward pass.
 
-    A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` holds where
-    its segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it,
-    and is None where they do not. A `mask` decides pair by pair instead. With a `context` the hidden states are those
-    of this rank's tokens, and all else here is of the whole row.
+    A row is one causal sequence whose queries are aligned with the last keys, or it is packed from `segments`.
+    `starts` contains the first id of each segment, or of the row, if ids count up by one from it; else it is None.
+    A `mask` decides pair by pair instead. With a `context` the hidden states are those of this rank's tokens, and
+    everything else here describes the full row.
 
     The first `n_rotated` keys are rotated already.
 
@@ -74,10 +76,11 @@ class Layout:
 
     @property
     def window(self) -> int | None:
-        """The tokens of a sliding window that are each query's last ones in the row or segment; None for no such."""
-        if not isinstance(self.distance, Sliding) or self.starts is None or self.is_anchored:
-            return None
-        return self.distance.window
+        """The tokens of a sliding window if a kernel's own window covers it, else None."""
+        # A kernel counts its window in tokens: ids must count up by one, and an anchor in front would use a slot.
+        if isinstance(self.distance, Sliding) and self.starts is not None and not self.is_anchored:
+            return self.distance.window
+        return None
 
     @property
     def is_anchored(self) -> bool:
@@ -101,14 +104,18 @@ class Layout:
     @cached_property
     def q_rotations(self) -> list[Rotation]:
         """The queries' rotation for each band; one that is also a key map's is computed once."""
-        # With a cache there are more keys than queries, and rotations of keys do not serve.
-        made = dict(zip(self.key_maps, self.k_rotations, strict=True)) if self.q_pos is self.k_pos else {}
-        maps = [band.q_map for band in self.bands]
-        return [made[q_map] if q_map in made else self.rotation(q_map(self.q_pos)) for q_map in maps]
+        rotations = []
+        for band in self.bands:
+            # With a cache there are more keys than queries, so that a rotation of keys does not fit the queries.
+            if self.q_pos is self.k_pos and band.q_map in self.key_maps:
+                rotations.append(self.k_rotations[self.key_maps.index(band.q_map)])
+            else:
+                rotations.append(self.rotation(band.q_map(self.q_pos)))
+        return rotations
 
     def rotation(self, positions: Tensor) -> Rotation:
         """Compute cosines and sines in float32, or in the layout's dtype if that is wider."""
-        return Rotation.of(positions, self.frequencies.inv_freq, torch.promote_types(self.dtype, torch.float32))
+        return Rotation.compute(positions, self.frequencies.inv_freq, torch.promote_types(self.dtype, torch.float32))
 
     @cached_property
     def key_of_band(self) -> list[int]:
@@ -125,29 +132,39 @@ class Layout:
         Ids count up by one, or the distance is plain. With `windows` a sliding window is one tile.
         """
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
-        lengths, anchors = ((n_k,), None) if self.segments is None else (self.segments.lengths, self.segments.anchors)
-        starts = self.starts if self.starts is not None else (0,) * len(lengths)
+        lengths: tuple[int, ...] = (n_k,)
+        anchors = None
+        if self.segments is not None:
+            lengths, anchors = self.segments.lengths, self.segments.anchors
         assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
+        starts = self.starts or (0,) * len(lengths)
         out: list[tuple[int, Tile]] = []
-        begins: dict[int, int] = {}  # place of a segment in the row: its first id
-        place = 0
+        first_ids: dict[int, int] = {}  # by the index of a segment's first token in the row
+        index = 0
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
-            # Regions cut ids. Each tile is then moved to the row, queries and keys by how far indices are from ids.
+            # A region is defined on ids, a kernel reads indices. A segment whose first id is `start` and whose first
+            # token has the index `index` is cut in ids, then shifted by index - start. A row that continues a cache
+            # has fewer queries than keys: its first query has the id queries.start and the index 0.
             keys = range(start, start + length)
-            queries = keys[n_k - n_q :]  # all of a packed row's
-            begins[place] = start
+            queries = keys[n_k - n_q :]
+            first_ids[index] = start
             for band_number, band in enumerate(self.bands):
                 region = band.region
-                cut = region.window if windows and isinstance(region, Near) else region.tiles
-                tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
-                if anchors is not None and anchors[number] >= 0:  # the anchor is one more key, in whichever band it is
-                    key = begins[anchors[number]]
-                    seeing = region.queries_seeing(keys, key)
-                    if seeing:
-                        tile = Tile(seeing, range(key, key + 1), "full")
-                        tiles.append(tile.shifted(place - keys.start, anchors[number] - key))
-                out += [(band_number, tile) for tile in tiles]
-            place += length
+                cut = region.tiles
+                if windows and isinstance(region, Near):
+                    cut = region.window
+                for tile in cut(queries, keys):
+                    out.append((band_number, tile.shifted(index - queries.start, index - start)))
+                if anchors is None or anchors[number] < 0:
+                    continue
+                # The anchor is one more key of the segment, from another part of the row. Its id is below those of
+                # the segment, and distance decides which queries see it in this band: a tile of one column.
+                key = first_ids[anchors[number]]
+                queries_seeing = region.queries_seeing(keys, key)
+                if queries_seeing:
+                    tile = Tile(queries_seeing, range(key, key + 1), "full")
+                    out.append((band_number, tile.shifted(index - start, anchors[number] - key)))
+            index += length
         return out
 
     def visible_mask(self) -> Tensor:
@@ -161,9 +178,12 @@ class Layout:
         return visible & self.distance.visible_pairs(q_pos, k_pos)
 
     def rotate_queries(self, q: Tensor, band: int, layer: int, dtype: torch.dtype) -> Tensor:
+        """Rotate queries for a band and scale them by the factor on their logits."""
         q = self.q_rotations[band].rotate(q)
         factor = self.logit_factor(layer, q.dtype)
-        return (q if factor is None else q * factor[:, None, :, None]).to(dtype)
+        if factor is not None:  # (f q) . k = f (q . k), so that no kernel needs to know of it
+            q = q * factor[:, None, :, None]
+        return q.to(dtype)
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return the factor on the logits of each query, (B or 1, Tq), or None if it is one."""
@@ -191,16 +211,18 @@ def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
     """Find the first id of each segment, or of all rows, if ids (T,) or (B, T) count up by one from it, else None."""
     ids = torch.atleast_2d(ids)
     if segments is None:
-        regular = bool((ids == ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).all())
-        return (int(ids[0, 0]),) if regular and ids.numel() else None
-    row, within = (x[: segments.n_real] for x in (ids[0], segments.position_ids))
-    starts = row[segments.cu_seqlens[:-1]]
-    regular = bool((row == starts[segments.doc_ids[: len(row)]] + within).all())
-    return tuple(starts.tolist()) if regular else None
+        if not ids.numel() or (ids != ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).any():
+            return None
+        return (int(ids[0, 0]),)
+    n = segments.n_real  # ids of padding, behind it, may be anything
+    starts = ids[0, :n][segments.cu_seqlens[:-1]]
+    if (ids[0, :n] != starts[segments.doc_ids[:n]] + segments.position_ids[:n]).any():
+        return None
+    return tuple(starts.tolist())
 
 
 class KeyCache:
-    """Keys and values seen so far, preallocated for `max_tokens`.
+    """Keys and values of the tokens so far, preallocated for `max_tokens`.
 
     Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends only
     on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length and for the
@@ -229,12 +251,15 @@ class KeyCache:
             self.store = torch.empty(self.shape, dtype=dtype, device=self.device)
         stop = self.length + v_BKTH.shape[2]
         assert stop <= self.shape[4], f"cache of {self.shape[4]} tokens cannot hold {stop}"
-        turned = [rotation.rotate(k_BKTH) for rotation in rotations] if self.n_maps else [k_BKTH]
-        used = slice(0, len(turned) + 1)  # layers of some kinds have fewer maps
-        *keys, values = self.store[layer, used, self.rows, :, :stop].unbind()
-        # `keys` are views of the store up to `stop`, so that the new tokens are written behind the filled ones.
-        for stored, new in zip([*keys, values], [*turned, v_BKTH], strict=True):
-            stored[:, :, self.length :] = new
+        new = [k_BKTH, v_BKTH]
+        if self.n_maps:
+            new = [*(rotation.rotate(k_BKTH) for rotation in rotations), v_BKTH]
+        # Window and nope layers have one key map whatever the model's method has: the other slots stay unused.
+        views = self.store[layer, : len(new), self.rows, :, :stop].unbind()
+        # The views end at `stop`, so that the slice from `length` on takes exactly the new tokens.
+        for view, tokens in zip(views, new, strict=True):
+            view[:, :, self.length :] = tokens
+        *keys, values = views
         return keys, values
 
     def select(self, rows: slice, length: int) -> None:
@@ -248,9 +273,10 @@ class KeyCache:
         self.store[:, :, 1:, :, :length] = self.store[:, :, :1, :, :length]
 
     def compact(self, rows: Tensor) -> None:
-        """Keep some rows, int64 (n,), moved to the front in ascending order, layer by layer to save memory."""
+        """Keep some rows, int64 (n,), and move them to the front."""
         assert self.store is not None, "filled"
-        # Indexing copies before the assignment, so that no row is overwritten before it is read.
+        # Indexing copies before the assignment, so that no row is overwritten before it is read. A loop over layers
+        # and maps bounds that copy to one of them.
         for part in self.store.flatten(0, 1):
             part[: len(rows), :, : self.length] = part[rows, :, : self.length]
         self.rows = slice(0, len(rows))

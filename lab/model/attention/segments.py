@@ -1,9 +1,9 @@
-"""How a row is divided: into segments, into the spans of queries and keys that kernels run, and among ranks.
+"""Divide a row: into segments, into the spans of queries and keys that kernels run, and among ranks.
 
 A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 Segments are built once per micro-batch and shared by all layers.
 
-Context parallelism: the ranks of a group each hold a part of every row. Before attention an all-to-all exchanges a
+Context parallelism: each rank of a group computes a part of every row. Before attention an all-to-all exchanges a
 rank's tokens of all heads for all tokens of its heads. Another one exchanges the outputs back. Ids, masks, position
 methods and kernels are therefore those of one process:
 
@@ -37,7 +37,8 @@ HOST = "cpu"  # device of the lengths, whatever the default device
 class Spans:
     """Contiguous runs of queries, each with its run of keys; a run's last query is aligned with its last key.
 
-    In causal spans a query sees its own key and `before` keys before it, -1 for all of those; else all keys.
+    In causal spans a query sees its own key and the `before` keys before it, or all of those for -1. In other spans
+    it sees all keys.
 
     Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
     """
@@ -50,9 +51,9 @@ class Spans:
     before: int = -1
 
     @classmethod
-    def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        cu_q, cu_k = (to_device(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
-        return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
+    def from_lengths(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
+        cu_q = to_device(cumulative(q_lengths), device)
+        return cls(cu_q, to_device(cumulative(k_lengths), device), tuple(q_lengths), tuple(k_lengths))
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor, int, int]:
@@ -69,7 +70,7 @@ def cumulative(lengths: Sequence[int]) -> Tensor:
 class Segments:
     """The segments of one packed row of `n_tokens` tokens.
 
-    `anchors` holds, for each segment, the place in the row of one more token that all its tokens see, -1 for none.
+    `anchors` contains for each segment the index in the row of one more token that all its tokens see, -1 for none.
 
     Shapes: `cu_seqlens` int32 (S + 1,) on the tokens' device; `lengths` and `anchors` S host integers, so that
         nothing waits for the device.
@@ -93,7 +94,7 @@ class Segments:
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
-        """Build segments from cumulative lengths, refusing any that fall or pass the row's end."""
+        """Build segments from cumulative lengths; reject those that decrease or pass the row's end."""
         lengths = tuple(cu_seqlens.diff().tolist())
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
             rule = f"must start at 0, never decrease and end at {n_tokens} or before"
@@ -124,21 +125,24 @@ class Segments:
 
     @cached_property
     def spans(self) -> Spans:
-        """Every segment's queries with its keys, its anchor before them, which a causal kernel shows every query."""
+        """Every segment's queries with its keys, after the key of its anchor if it has one."""
         if self.anchors is None:
             return Spans(self.cu_seqlens, self.cu_seqlens, self.lengths, self.lengths)
-        # Causal kernels align the last query with the last key. A key more, in front, is therefore seen by every query.
+        # Causal kernels align the last query with the last key: with one more key in front, query i of a segment sees
+        # the keys 0 .. i + 1 of its span, that is the anchor and the segment's keys 0 .. i.
         k_lengths = [n + (anchor >= 0) for n, anchor in zip(self.lengths, self.anchors, strict=True)]
         cu_k = to_device(cumulative(k_lengths), self.cu_seqlens.device)
         return Spans(self.cu_seqlens, cu_k, self.lengths, tuple(k_lengths))
 
     @cached_property
-    def key_places(self) -> Tensor:
-        """Places in the row of the keys of all spans, int64."""
-        assert self.anchors is not None, "only rows with anchors have key places"
+    def key_indices(self) -> Tensor:
+        """Indices in the row of the keys of all spans, int64."""
+        assert self.anchors is not None, "only rows with anchors gather keys"
         parts = []
-        for anchor, places in zip(self.anchors, torch.arange(self.n_real, device=HOST).split(list(self.lengths))):
-            parts += [places] if anchor < 0 else [torch.tensor([anchor], device=HOST), places]
+        for anchor, indices in zip(self.anchors, torch.arange(self.n_real, device=HOST).split(list(self.lengths))):
+            if anchor >= 0:
+                parts.append(torch.tensor([anchor], device=HOST))
+            parts.append(indices)
         return to_device(torch.cat(parts), self.cu_seqlens.device)
 
     def mask(self) -> Tensor:
@@ -146,8 +150,8 @@ class Segments:
         mask = dense_mask(self.n_tokens, self.n_tokens, self.cu_seqlens.device, "document", self.doc_ids[None])
         if self.anchors is None:
             return mask
-        places = torch.arange(self.n_tokens, device=self.cu_seqlens.device)
-        return mask | (self.per_token(self.anchors)[None, :, None] == places)
+        indices = torch.arange(self.n_tokens, device=self.cu_seqlens.device)
+        return mask | (self.per_token(self.anchors)[None, :, None] == indices)
 
 
 def dense_mask(n_q: int, n_k: int, device: torch.device, mask: str = "causal", doc_ids: Tensor | None = None) -> Tensor:
@@ -155,23 +159,24 @@ def dense_mask(n_q: int, n_k: int, device: torch.device, mask: str = "causal", d
 
     Shapes: doc_ids (B or 1, n_k) -> (B or 1, n_q, n_k).
     """
-    places = torch.arange(n_k, device=device)
-    docs = torch.zeros_like(places)[None] if doc_ids is None else doc_ids
-    q_doc, k_doc = docs[:, n_k - n_q :, None], docs[:, None, :]
-    return MASKS[mask]().visible(places[None, n_k - n_q :, None], places, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
+    indices = torch.arange(n_k, device=device)
+    if doc_ids is None:
+        doc_ids = torch.zeros_like(indices)[None]
+    q_doc, k_doc = doc_ids[:, n_k - n_q :, None], doc_ids[:, None, :]
+    return MASKS[mask]().visible(indices[None, n_k - n_q :, None], indices, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
 
 
 @dataclass(frozen=True, eq=False)
 class ContextGroup:
-    """The ranks that hold the parts of the same rows, in order, and the place of this one among them."""
+    """The ranks that compute the parts of the same rows, in order, and the number of this one among them."""
 
     group: Any
     degree: int
     rank: int
 
     @classmethod
-    def of(cls, degree: int) -> ContextGroup | None:
-        """Divide all ranks into groups of so many consecutive ones; None where each is alone. A collective call."""
+    def create(cls, degree: int) -> ContextGroup | None:
+        """Divide all ranks into groups of `degree` consecutive ones; None for groups of one. A collective call."""
         if degree == 1:
             return None
         group, _ = distributed.new_subgroups(degree)
@@ -182,26 +187,28 @@ class ContextGroup:
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
     def sizes(self, n_tokens: int) -> list[int]:
-        """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
+        """Count the tokens of each rank's part of a row, as `tensor_split` cuts it."""
         size, more = divmod(n_tokens, self.degree)
-        return [size + (rank < more) for rank in range(self.degree)]
+        return [size + 1] * more + [size] * (self.degree - more)
 
     def to_heads(self, x: Tensor, n_tokens: int) -> Tensor:
         """Exchange the tokens of this rank for its heads: queries, keys or values (B, N, t, H) to (B, n, T, H).
 
         Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
         """
-        # The exchange divides the first axis into one part for each rank, so that heads of a rank come first.
+        # The exchange cuts the first axis into one part for each rank: this rank's tokens of each rank's heads are
+        # sent, and each rank's tokens of this rank's heads are received. Parts received in the order of the ranks are
+        # the tokens of the row in order.
         parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
         sent = [x.shape[2]] * self.degree
-        received = self.sizes(n_tokens)
-        got = all_to_all_single_autograd(parts.flatten(0, 1), received, sent, self.group)
-        return got.permute(1, 2, 0, 3)
+        received = all_to_all_single_autograd(parts.flatten(0, 1), self.sizes(n_tokens), sent, self.group)
+        return received.permute(1, 2, 0, 3)
 
     def to_tokens(self, out: Tensor) -> Tensor:
         """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
         sizes = self.sizes(out.shape[2])
-        received = [sizes[self.rank]] * self.degree
-        got = all_to_all_single_autograd(out.permute(2, 0, 1, 3), received, sizes, self.group)
-        parts: Tensor = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
+        own = sizes[self.rank]
+        received = all_to_all_single_autograd(out.permute(2, 0, 1, 3), [own] * self.degree, sizes, self.group)
+        parts: Tensor = received.unflatten(0, (self.degree, own))  # rank, t, B, n, H
+        # The first axis numbers the ranks, that is the heads: it must stand next to n before both are joined.
         return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)
