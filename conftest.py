@@ -9,13 +9,7 @@ from benchmarks.installed import list_missing
 
 GPU_TESTS = Path(__file__).parent / "tests" / "model"
 NEEDS_GPU = re.compile(r"mark\.gpu|def test_\w+\([^)]*\bdevice\b")
-NEEDED = (
-    "numpy",
-    "lightning",
-    "pydantic",
-    "annotated-types",
-    "ruamel.yaml",
-)  # besides torch, what the tests of models import
+NEEDED = ("numpy", "pydantic", "annotated-types", "ruamel.yaml")  # besides torch, what the tests of models import
 
 
 def pytest_configure(config):  # noqa: ANN001, ANN201

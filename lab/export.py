@@ -82,7 +82,7 @@ Settings of its arm (`experiment.yaml` has all):
 {settings}
 ```
 """
-DRAWN = """![f and g by distance]({picture})
+PICTURE_TEXT = """![f and g by distance]({picture})
 
 f(i): pairs of tokens i apart that attention saw in training. g(d): targets whose evidence was d tokens back.
 
@@ -97,20 +97,23 @@ def export(args: Arguments) -> str:
     if find_place(Path(args.positional[0])).is_hugging_face:
         raise CheckpointError(f"{args.positional[0]}: is a Hugging Face folder already; copy it, or give a run folder")
     model = open_model(args.positional[0], args.settings)
-    had = model.method
-    name_positions(model.model, weights_only=args.options.weights_only)
+    trained = model.method
+    replace_unnamed_methods(model.model, weights_only=args.options.weights_only)
     export_model(model, Path(output))
     assert model.folder is not None, "a run"
     write_card(model, model.folder, Path(output))
-    lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = model.decoder.cfg.n_parameters()
-    what = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
-    options = ["--weights_only"] * args.options.weights_only + [f"--{key}={v}" for key, v in args.settings.items()]
-    return f"{what}\n{publishing(model, model.folder, Path(output), options)}"
+    line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
+    if model.method != trained:
+        line += f"; without {trained}, which config.json has no name for"
+    options = [f"--{key}={value}" for key, value in args.settings.items()]
+    if args.options.weights_only:
+        options.insert(0, "--weights_only")
+    return f"{line}\n{format_uploads(model, model.folder, Path(output), options)}"
 
 
-def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
-    """Replace position methods that config.json has no name for by plain RoPE, or refuse them."""
+def replace_unnamed_methods(decoder: Decoder, *, weights_only: bool) -> None:
+    """Replace position methods that config.json has no name for by plain RoPE; reject them without `weights_only`."""
     trained = decoder.frequencies
     unnamed = {}
     if not decoder.distance.is_plain or decoder.distance.scales_logits:
@@ -129,14 +132,18 @@ def export_model(model: OpenedModel, output: Path) -> None:
     tokenizer = require_tokenizer(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{name.removesuffix("_id"): tokenizer.id_to_token(n) for name, n in ids.items() if n is not None},
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
-        **({} if longest is None else {"model_max_length": longest}),
-        **({} if model.chat_template is None else {"chat_template": f"{{{{ bos_token }}}}{model.chat_template}"}),
-    }
+    tokenizer_config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for name, number in ids.items():
+        if number is not None:
+            tokenizer_config[name.removesuffix("_id")] = tokenizer.id_to_token(number)
+    # The library would remove spaces before punctuation, which the lab's tokens have, from decoded text.
+    tokenizer_config["clean_up_tokenization_spaces"] = False
+    # Without this list the library's default adds token_type_ids, which Llama's forward does not take.
+    tokenizer_config["model_input_names"] = ["input_ids", "attention_mask"]
+    if longest is not None:
+        tokenizer_config["model_max_length"] = longest
+    if model.chat_template is not None:  # the library encodes rendered chats without special tokens
+        tokenizer_config["chat_template"] = f"{{{{ bos_token }}}}{model.chat_template}"
     files: dict[str, str | bytes] = {
         "tokenizer.json": tokenizer.to_str(pretty=True),
         "tokenizer_config.json": json.dumps(tokenizer_config, indent=2),
@@ -152,61 +159,76 @@ def export_model(model: OpenedModel, output: Path) -> None:
 
 
 def longest_text(model: OpenedModel) -> int | None:
-    """Return the tokens of the longest text that the model is meant for; None where its position method states it."""
+    """Return the tokens of the longest text that the model is meant for; None if its position method states it."""
     method = model.decoder.frequencies
     if method.method == "dynamic_ntk" or model.experiment is None:
         return None
     target = getattr(model.experiment.skip, "target_len", None)
-    return max(length or 0 for length in (model.train_len, written_length(method, None), target))
+    return max(model.train_len, written_length(method, None) or 0, target or 0)
 
 
 def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     """Write the card of a run's checkpoint into its exported folder."""
+    assert model.experiment is not None, "a run"
     tokens = model.consumed_tokens or 0
-    settings = {} if model.experiment is None else flatten(model.experiment.to_dict())
-    listed = {key: value for key, value in settings.items() if key.startswith(SHOWN) and value is not None}
-    arm = [" ".join(f"{key}: {value}".splitlines()) for key, value in listed.items()]
-    is_drawn = draw_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE)
+    lines = []
+    for key, value in flatten(model.experiment.to_dict()).items():
+        if key.startswith(SHOWN) and value is not None:
+            lines.append(" ".join(f"{key}: {value}".splitlines()))
+    picture = ""
+    if plot_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE):
+        picture = PICTURE_TEXT.format(picture=PICTURE)
     text = TEXT.format(
-        name=plain(model.name),
+        name=escape_markdown(model.name),
         parameters=model.decoder.cfg.n_parameters(),
         tokens=tokens,
         window=model.train_len,
         method=model.method,
-        reach=reach_line(run, tokens),
-        picture=DRAWN.format(picture=PICTURE) if is_drawn else "",
+        reach=describe_reach(run, tokens),
+        picture=picture,
         place=json.dumps(output.resolve().name),
         folder=shlex.quote(output.resolve().name),
-        settings="\n".join(arm),
+        settings="\n".join(lines),
     )
     write_atomic(output / CARD, text.encode())
 
 
-def plain(name: str) -> str:
+def escape_markdown(name: str) -> str:
     r"""Write a name as one line of Markdown that has no markup.
 
     Example:
-        >>> print(plain("a_b [x](y)"), plain("<a>\n---"))
+        >>> print(escape_markdown("a_b [x](y)"), escape_markdown("<a>\n---"))
         a_b \[x\](y) \<a\> ---
     """
     return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
 
 
-def draw_counts(counts: Path, picture: Path) -> bool:
-    """Draw f and g, where they were counted and Altair is installed, and return whether that is so."""
+def plot_counts(counts: Path, picture: Path) -> bool:
+    """Plot f and g if they were counted and Altair is installed, and return whether that is so."""
+    if not counts.exists():
+        return False
     try:
         chart.altair()
-        profiles = SavedCounts.read(counts).profiles() if counts.exists() else {}
     except MissingPackage:
         return False
-    style: dict[str, Any] = {"log_x": True, "log_y": True, "x_title": "distance (tokens)", "names": [*profiles]}
-    style["y_title"] = "count at each distance"
+    profiles = SavedCounts.read(counts).profiles()
     if profiles:
-        chart.save(chart.plot_rows(per_distance(profiles), "distance", "per distance", "profile", **style), picture)
+        plot = chart.plot_rows(
+            per_distance(profiles),
+            "distance",
+            "per distance",
+            "profile",
+            log_x=True,
+            log_y=True,
+            x_title="distance (tokens)",
+            y_title="count at each distance",
+            names=[*profiles],
+        )
+        chart.save(plot, picture)
     return bool(profiles)
 
 
-def reach_line(run: Path, tokens: int) -> str:
+def describe_reach(run: Path, tokens: int) -> str:
     """Describe the reach at the last probe up to a checkpoint, with its limits."""
     probes = [row for row in RunFolder(open_run(run).path).probes() if row["consumed_tokens"] <= tokens]
     if not probes or "first_distance" not in probes[-1]:
@@ -214,7 +236,9 @@ def reach_line(run: Path, tokens: int) -> str:
     row = probes[-1]
     reach = shown_reach(row)
     low = shown_length(row["reach_low"], row["first_distance"], ",.1f")
-    high = f"above {row['last_distance']:,}" if row["reach_high"] is None else format(row["reach_high"], ",.1f")
+    high = f"above {row['last_distance']:,}"
+    if row["reach_high"] is not None:
+        high = format(row["reach_high"], ",.1f")
     return (
         f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{reach} tokens**, within {low} to {high} "
         f"at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
@@ -222,7 +246,7 @@ def reach_line(run: Path, tokens: int) -> str:
     )
 
 
-def publishing(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:
+def format_uploads(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:
     """Write the commands that publish a run: each checkpoint on a branch of its name, the newest on main as well."""
     upload = ["hf", "upload", f"OWNER/{re.sub('[^A-Za-z0-9]+', '-', model.name).strip('-')}"]
     lines = []

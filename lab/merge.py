@@ -54,13 +54,13 @@ class MergeOptions(MergeConfig):
     """The options of a merge."""
 
     weights: tuple[float, ...] = (1.0,)
-    """Weights of the models, which sum to 1; left out, equal shares."""
+    """Weights of the models, which sum to 1; default: equal shares."""
     positions: PathText | None = None
-    """Model whose position methods and training window are kept; must be set where the methods differ."""
+    """Model whose position methods and training window are kept; must be set if the methods differ."""
     train_len: Positive | None = None
-    """Training window in tokens; left out, the longest of the models' own."""
+    """Training window in tokens; default: the longest of the models' own."""
     last: Positive | None = None
-    """Merge so many of the newest checkpoints of one run folder, newest first."""
+    """Merge this number of the newest checkpoints of one run folder, newest first."""
 
 
 def merge(args: Arguments) -> str:
@@ -72,36 +72,40 @@ def merge(args: Arguments) -> str:
             raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
         paths = newest_checkpoints(paths[0], options.last)
     listed = ", ".join(map(str, paths))
-    shares = options.weights if "weights" in args.settings else (1 / len(paths),) * len(paths)
-    wanted = None if options.positions is None else Path(options.positions)
     if len(paths) < 2:
         raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")
     if args.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
+    shares = (1 / len(paths),) * len(paths)
+    if "weights" in args.settings:
+        shares = options.weights
     if len(shares) != len(paths):
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
-    if wanted is not None and wanted not in paths:
-        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {listed}")
+    if options.positions is not None and Path(options.positions) not in paths:
+        raise ConfigError(f"--positions={options.positions}: must be one of the models; use one of {listed}")
     for path in paths:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
             decoder_config(read_settings(place.folder), own_frequencies=False)
     models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
-    refuse_differences(models)
-    merged, train_len = choose_positions(models, wanted, options.train_len)
-    tokenizer = shared_tokenizer(models)
-    add_up([models[path].model for path in paths], shares, merged)
+    check_shapes(models)
+    merged, train_len = choose_positions(models, options)
+    tokenizer = find_shared_tokenizer(models)
+    # One of the models receives the sum: no memory is needed for another one.
+    add_weights([models[path].model for path in paths], shares, merged)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
-    ids: dict[str, Any] = {}  # each that of the first model that has one
-    for model in reversed(models.values()):
-        ids |= {name: number for name, number in token_ids(model).items() if number is not None}
+    ids: dict[str, Any] = {}
+    for model in models.values():  # each id is that of the first model that has one
+        for name, number in token_ids(model).items():
+            if number is not None:
+                ids.setdefault(name, number)
     save_pretrained(merged, args.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
     n = merged.cfg.n_parameters()
-    return f"{args.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
+    return f"{args.options.o}: {parts}, {n:,} parameters; {'with a' if files else 'no'} {TOKENIZER}"
 
 
-def refuse_differences(models: Models) -> None:
-    """Refuse models that differ from the first one in a setting that decides the shapes of weights or their use."""
+def check_shapes(models: Models) -> None:
+    """Reject models that differ from the first one in a setting that decides the shapes of weights or their use."""
     settings = {}
     for path, model in models.items():
         cfg = model.decoder.cfg
@@ -116,36 +120,47 @@ def refuse_differences(models: Models) -> None:
         raise ConfigError(*faults)
 
 
-def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:
-    """Return the model whose positions are kept, and the training window: as given, or the longest if all are equal."""
+def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, int | None]:
+    """Return the model whose positions are kept, and the training window: that of the options, or the longest."""
     positions = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
-    differ = len(set(positions.values())) > 1
-    if differ and wanted is None:
-        listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
-        raise ConfigError(f"--positions: must be given, the positions differ ({listed}); name the model to keep")
-    model = next(iter(models.values())) if wanted is None else models[wanted]
-    lengths = [m.train_len for m in ([model] if differ else models.values())]
-    decoder = model.model
-    train_len: int | None = given_len or max(lengths)
-    if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
+    train_len: int | None = max(model.train_len for model in models.values())
+    kept = next(iter(models.values()))
+    if options.positions is not None:
+        kept = models[Path(options.positions)]
+    if len(set(positions.values())) > 1:
+        if options.positions is None:
+            listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
+            raise ConfigError(f"--positions: must be given, the positions differ ({listed}); name the model to keep")
+        train_len = kept.train_len
+    decoder = kept.model
+    if decoder.frequencies.method == "dynamic_ntk":
         train_len = None  # the method has its own and would compute something else with another
+    if options.train_len is not None:
+        train_len = options.train_len
+    # Positions that the folder does not support are reported before the models are summed.
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return decoder, train_len
 
 
-def shared_tokenizer(models: Models) -> Path | None:
-    """Find the tokenizer.json of the first model that has one, if any, refusing models of other vocabularies."""
-    files = {path: file for path in models if (file := find_tokenizer(path.resolve())) is not None}
-    vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
-    first = next(iter(files), None)
-    differ = [path for path in files if first is not None and vocabularies[path] != vocabularies[first]]
-    if differ:
-        raise ConfigError(*(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}" for path in differ))
-    return None if first is None else files[first]
+def find_shared_tokenizer(models: Models) -> Path | None:
+    """Find the tokenizer.json of the first model that has one, if any; reject models of other vocabularies."""
+    shared = first = vocabulary = None
+    faults = []
+    for path in models:
+        file = find_tokenizer(path.resolve())
+        if file is None:
+            continue
+        if vocabulary is None:
+            shared, first, vocabulary = file, path, load_tokenizer(file).get_vocab()
+        elif load_tokenizer(file).get_vocab() != vocabulary:
+            faults.append(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}")
+    if faults:
+        raise ConfigError(*faults)
+    return shared
 
 
 @torch.no_grad()
-def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
+def add_weights(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
     """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
     first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
     bar = Bar(into.named_parameters(), desc="merge", total=len(first), leave=False)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.distributed.tensor import DTensor
 
 from lab.core.arrays import IGNORE
 from lab.core.errors import ConfigError
@@ -18,7 +17,7 @@ from lab.model.config import DecoderConfig
 from lab.model.devices import choose_compile, compiles
 from lab.model.layers import LayersConfig
 from lab.positions import distance, frequencies
-from lab.train.loop import compute_loss, finish_gradient
+from lab.train.loop import compute_loss
 from tests.fits import load
 from tests.model import stand_ins
 from tests.modules import training_of
@@ -75,6 +74,11 @@ def outcome(state, batch):
     return [loss.detach(), *torch.autograd.grad(loss, list(state.decoder.parameters()))]
 
 
+def assert_close(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
+
+
 @pytest.mark.parametrize(("given", "method", "kernel", "kinds", "recompute"), CASES)
 def test_two_graphs_around_attention_serve_all_blocks_and_packs(kernels, given, method, kernel, kinds, recompute):
     torch._dynamo.reset()
@@ -84,8 +88,7 @@ def test_two_graphs_around_attention_serve_all_blocks_and_packs(kernels, given, 
     packs = [draw(seed, kinds) for seed in range(N_PACKS)]
     assert len({len(batch.runs.lengths) for batch in packs}) > 3
     for batch in packs:
-        for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
-            assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
+        assert_close(outcome(compiled, batch), outcome(eager, batch))
     for block in compiled.decoder.blocks:
         block.attention.backend = "sdpa"  # for rows without segments
     tokens = packs[0].inputs.tokens
@@ -107,8 +110,7 @@ def test_on_a_cpu_queries_and_keys_are_rotated_in_the_graph(kinds, monkeypatch):
     monkeypatch.setitem(
         CAUSAL_KERNELS, "sdpa", lambda *args: under_autocast.append(torch.is_autocast_enabled("cpu")) or kernel(*args)
     )
-    for got, expected in zip(outcome(compiled, batch), wanted, strict=True):
-        assert float((got - expected).abs().max()) <= FLOAT32_TOL * float(expected.abs().max())
+    assert_close(outcome(compiled, batch), wanted)
     assert counter.frame_count == 2
     with torch.autocast("cpu", torch.bfloat16):
         outcome(compiled, batch)
@@ -124,18 +126,8 @@ def test_windows_stay_between_two_graphs(kernels, monkeypatch):
     wanted = [outcome(eager, batch) for batch in packs]
     monkeypatch.setattr("lab.model.block.attend_layout", pytest.fail)
     for batch, expected in zip(packs, wanted, strict=True):
-        for x, y in zip(outcome(compiled, batch), expected, strict=True):
-            assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
+        assert_close(outcome(compiled, batch), expected)
     assert counter.frame_count == 2
-
-
-def step(state, batch):
-    """Train on a pack; return the norm that is recorded, and the whole gradients after they were cut to it."""
-    state.decoder.zero_grad()
-    compute_loss(state, batch, stop=False).backward()
-    finish_gradient(state)
-    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in state.decoder.parameters()]
-    return [state.sums.copied[-2].clone(), *(grad.clone() for grad in grads)]
 
 
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"

@@ -41,7 +41,7 @@ def test_counted_parameters_are_those_of_the_model(changes, tied):
     cfg = dataclasses.replace(TINY, tie_embeddings=tied, **changes)
     model = Decoder(cfg)
     counted = sum(p.numel() for p in model.parameters())
-    assert cfg.n_parameters() == dataclasses.replace(cfg, tie_embeddings=not tied).n_parameters(tied) == counted
+    assert cfg.n_parameters() == counted
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 23)
 
 

@@ -63,9 +63,7 @@ class Applied:
     positions: Tensor | None = None
     layouts: dict[bool, tuple[Any, ...]] = field(default_factory=dict)  # by whether a layer rotates: keys and layout
 
-    def return_unrotated(
-        self, rotary: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> tuple[Tensor, Tensor]:
+    def return_unrotated(self, rotary: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
         if isinstance(out, Tensor):
             raise ConfigError("rotates by complex numbers")
@@ -128,9 +126,7 @@ def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequ
 def find_rotary(model: nn.Module) -> Any:
     """Find the rotary embedding of a transformers model; None where it has none, or several."""
     rotaries = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
-    if len(rotaries) == 1:
-        return rotaries[0]
-    return None
+    return rotaries[0] if len(rotaries) == 1 else None
 
 
 def apply(
@@ -222,9 +218,7 @@ def find_difference(model: Any, rotary: Any) -> str | None:
     bound = eps**0.25 * effect
     if rotary is None:
         bound = eps**0.5 * float(before.abs().max())
-    if min(by_halves, by_neighbours) <= bound:
-        return None
-    return "rotates or attends in another way"
+    return None if min(by_halves, by_neighbours) <= bound else "rotates or attends in another way"
 
 
 def measure_difference(model: Any, before: Tensor, applied: Applied, *, neighbours: bool) -> float:
@@ -234,11 +228,10 @@ def measure_difference(model: Any, before: Tensor, applied: Applied, *, neighbou
 
 
 @torch.no_grad()
-def compute_logits(model: Any) -> Tensor:
+def compute_logits(model: Any) -> Any:
     """Compute the logits of the short text by which a model is tried, (1, TRIED, V)."""
     tokens = torch.arange(TRIED, device=model.device)[None] % model.config.get_text_config().vocab_size
-    out: Tensor = model(tokens, use_cache=False).logits
-    return out
+    return model(tokens, use_cache=False).logits
 
 
 def build_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
