@@ -116,7 +116,7 @@ def open_model(
     folder = checkpoint.folder.parent.parent
     check_files(folder)
     experiment = load_experiment(folder / CONFIG, overrides)
-    decoder = decoder_builder(experiment)(None)
+    decoder = decoder_builder(experiment)(None)  # no seed: the weights of the checkpoint replace all
     load_weights(decoder, checkpoint)
     check_weights(decoder.named_parameters(), checkpoint.folder)
     return OpenedModel(
@@ -219,7 +219,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     with refusing(checkpoint.state):
         shared = read_state(checkpoint)["shared"]
     weights = read_parameters(checkpoint)
-    return weights | {name: weights[first] for name, first in shared.items()}
+    for name, first in shared.items():  # a tied head, which is stored as the embedding
+        weights[name] = weights[first]
+    return weights
 
 
 def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -256,7 +258,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
         for name, weight in model.named_parameters():
             if name not in read or read[name].shape != weight.shape:
                 raise ValueError(f"it does not hold {name} as {tuple(weight.shape)}")
-            weight.data = read[name]
+            weight.data = read[name]  # shared, so that memory contains the weights once
 
 
 def start_from(decoder: Decoder, path: Path) -> None:

@@ -126,6 +126,7 @@ class DecoderConfig(Section):
         In layers that see the last W tokens alone it is W - W^2 / (2 window) pairs.
         """
         near, share = self.window_layers(window)
+        # The first W tokens of a window see 1 to W tokens, W / 2 on average, and the others W.
         pairs = (1 - share) * window / 2 + share * (near - near * near / (2 * window))
         return int(self.flops_per_token(pairs))
 

@@ -65,6 +65,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
         bands = "cpu_bands"
     elif v.dtype in HALF and runs_heads("flash", v.shape[-1]):
         bands = "flash_bands"
+    # The fastest kernel that can run the layout: one call, else tiles, else pair by pair.
     kernel = "dense"
     if runs_in_one_call(name, layout) and (bands is None or name != "sdpa" or not has_faster_tiles(layout, q)):
         kernel = name
@@ -172,7 +173,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@cache
+@cache  # every layer of every forward pass asks
 def import_error(module: str) -> str | None:
     """Import a module, once, and return in one line why that failed; "" if it is not installed, None if it succeeded.
 

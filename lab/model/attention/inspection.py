@@ -42,6 +42,7 @@ def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iter
         assert isinstance(block, Block), "a decoder is made of blocks"
         q_BNTH, k_BNTH, _ = block.before(x_BTD, n_tokens)
         yield LayerInputs(layer, q_BNTH, k_BNTH, layout)
+        # Only the input of the next layer is needed. A caller that stops at some layer runs none behind it.
         if layer + 1 < len(decoder.blocks):
             x_BTD = block(x_BTD, layout, None)
 

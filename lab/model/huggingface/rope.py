@@ -70,6 +70,7 @@ def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def collect_rope(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the rotary settings from either form of config.json; an original length at the top wins."""
     section = {"partial_rotary_factor": settings.get("partial_rotary_factor"), **rope_section(settings)[1]}
+    # The older name is popped in any case, so that it is no setting of the method.
     kind = str(section.pop("rope_type", section.pop("type", "default")))
     original = settings.get(ORIGINAL) or section.get(ORIGINAL)
     return {"rope_theta": settings.get("rope_theta", 10000.0), **section, "rope_type": kind, ORIGINAL: original}
