@@ -126,7 +126,7 @@ def read_chat_template(folder: Path) -> str | None:
         return template
     for entry in template:
         if entry.get("name") == "default":
-            return entry.get("template")  # type: ignore[no-any-return]
+            return entry.get("template")
     return None
 
 

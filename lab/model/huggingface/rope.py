@@ -126,11 +126,12 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
     kind = WRITTEN_AS[method.method]
-    settings = {"rope_theta": method.theta, "rope_scaling": None}
+    settings: dict[str, Any] = {"rope_theta": method.theta, "rope_scaling": None}
     if method.method == "ntk":  # which is rope with another base
         settings["rope_theta"] = scaled_theta(method.theta, config.factor, head_dim=2 * len(method.inv_freq))
     if kind != "default":
-        settings["rope_scaling"] = scaling = {"rope_type": kind}
+        scaling: dict[str, Any] = {"rope_type": kind}
+        settings["rope_scaling"] = scaling
         for name, value in asdict(config).items():
             if name not in NOT_SCALING and value is not None:
                 scaling[name] = value
