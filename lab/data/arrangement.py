@@ -14,7 +14,7 @@ the order of a row. No target crosses a document.
 Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
 repeating tokens, and scores targets across documents; here every token occurs once.
 
-By a window schedule tokens see only their block of the window, and blocks grow in training to the whole window.
+By a window schedule tokens see only their block of the window, and blocks grow in training to the full window.
 
     w(c) = min(L, w_s + floor((L - w_s) c / C))
 

@@ -108,6 +108,7 @@ def to_batch(pack: Pack) -> Batch:
     """Convert a pack to a training batch."""
     scored = pack.targets != IGNORE
     weighed = scored if pack.weights is None else pack.weights
+    # attention computes nothing of the padding, which is behind the last end
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])

@@ -50,9 +50,11 @@ def compile_template(template: str) -> Any:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
+    # Jinja's own filter escapes characters of HTML
     def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
+    # the sandbox, because templates come with other people's models
     loops: Any = "jinja2.ext.loopcontrols"
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loops])
     environment.filters["tojson"] = to_json

@@ -155,7 +155,7 @@ class TokenizerFile(Section):
 
     method: Literal["file"] = "file"
     path: PathText
-    """The file, or a folder that holds it."""
+    """The file, or its folder."""
     eos: str
     """Token that ends every document, for Llama-3 "<|end_of_text|>"."""
 
@@ -195,7 +195,7 @@ class DataConfig(Section):
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"
-    """Folder that holds the token shards of all corpora."""
+    """Folder of the token shards of all corpora."""
     changed_sources: Literal["reject", "accept"] = "reject"
     """Response to a change of the corpus's files, its commit on the hub or the tokenizer after preparation."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
@@ -244,6 +244,7 @@ class DataConfig(Section):
         identity = asdict(self)
         if self.base is not None:
             return {"base": self.base.shard_identity(), "upsample": identity["upsample"], "version": DERIVED_VERSION}
+        # without window and mode: shards contain whole documents, and serve all of them
         identity = {name: identity[name] for name in ("held_out_frac", "tags", "corpus", "tokenizer")}
         if isinstance(self.tokenizer, Bpe):
             identity["tokenizer"]["sample_documents"] = self.sample_documents

@@ -191,9 +191,11 @@ def count_copies(lengths: Ints, classes: Ints, before: Ints, weights: Floats, of
         >>> count_copies(np.array([9, 1, 5, 7]), one, np.array([0]), np.array([0.5]), np.array([0.25])).tolist()
         [1, 0, 1, 0]
     """
+    # by class, then by length; documents of equal length keep their order
     order = np.lexsort((lengths, classes))
     sorted_classes = classes[order]
     first = np.searchsorted(sorted_classes, np.arange(len(before)))
+    # each document's number within its class, from 0, over all shards
     numbers = before[sorted_classes] + np.arange(len(order)) - first[sorted_classes]
     w, u = weights[sorted_classes], offsets[sorted_classes]
     copies = np.empty(len(order), dtype=np.int64)

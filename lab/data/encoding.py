@@ -61,7 +61,7 @@ def settings_in(file: Path, changed: int) -> tuple[str, ...]:
     return tuple(own_settings(read_unchanged(file)))
 
 
-def refuse_shortened(folder: Path) -> None:
+def check_tokenizer(folder: Path) -> None:
     """Reject shards whose texts were tokenized with settings that are now off: the folder's tokenizer.json has them.
 
     Raises: DataError.
@@ -76,6 +76,7 @@ def cut_text(text: str, tokenize: Tokenize) -> list[tuple[str, str]]:
     """Cut a long text into pieces, each with the text between it and the next piece: a space, or nothing."""
     pieces = []
     begin = 0
+    # no cut is looked for near the end, where the last piece would be short
     for start in range(PIECE, len(text) - PIECE, PIECE):
         cut = find_cut(text, start, tokenize)
         if cut is not None:  # without a cut, this piece and the next one are one

@@ -23,7 +23,7 @@ from lab.data.arrangement import Arrangement
 from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig
 from lab.data.packing import AssignIds, PackSettings, PackStream, count_samples
-from lab.data.preparation import Check, digest_of_data, list_data, prepare_missing, shard_folder
+from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shards import TokenStore, task_name
@@ -34,6 +34,10 @@ from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
 N_PREFETCHED = 4  # packs that a thread makes ahead
+
+
+def hash_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def build_arrangement(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -143,8 +147,10 @@ class PackedData:
         sidecars = {}
         for kind in self.experiment.stored:
             sidecars[kind] = [read_entry(sidecar_path(shard, kind)) for shard in self.store.shards]
-        read = [digest_of_data(shard_folder(self.config)), sidecars]
-        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+        # checkpoints contain this digest: its form, a digest in a digest, stays as it is
+        files = list_data(shard_folder(self.config))
+        read = [None if files is None else hash_json(files), sidecars]
+        return hash_json(read)
 
     @cached_property
     def segments(self) -> SegmentIndex:
@@ -153,6 +159,7 @@ class PackedData:
     def epoch_tokens(self) -> int:
         """Count the tokens that training consumes in one epoch; an estimate if sentences are selected."""
         tokens = self.store.n_tokens + self.segments.n * self.experiment.mask.is_anchored
+        # with selected sentences a segment of the target length gives at most a window of tokens
         longest = self.segment_window()
         return max(1, tokens * min(self.config.window, longest) // longest)
 
@@ -203,6 +210,7 @@ class PackedData:
     def numbers(self) -> range:
         """Return the numbers of this rank's streams; ranks that share packs have the same."""
         shared = self.experiment.train.context_parallel
+        # ranks that share packs are neighbours: all of such a group have the same quotient
         return range(self.rank // shared, self.n_streams, self.world_size // shared)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:

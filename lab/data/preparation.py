@@ -1,7 +1,5 @@
 """Prepare a corpus: its shards task by task, in parallel, finished tasks skipped; without torch."""
 
-import hashlib
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +15,7 @@ from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
-from lab.data.encoding import refuse_shortened
+from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.sources import INPUTS, PREPARE_AGAIN, check_inputs, check_sources, record_times
@@ -64,7 +62,7 @@ class Prepared:
 
 
 def shard_folder(config: DataConfig) -> Path:
-    """Return the folder that holds a config's shards."""
+    """Return the folder of a config's shards."""
     return Path(config.folder) / config.shard_name
 
 
@@ -138,6 +136,7 @@ def is_prepared(config: DataConfig) -> bool:
         return False
     if record["name"] != config.shard_name:
         raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
+    # a shard may have been deleted to be made again
     for task in range(record["tasks"]):
         if not (folder / task_name(task)).exists():
             return False
@@ -174,9 +173,10 @@ def prepare(
     with files.writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
+        # the first of several calls lists the corpus and trains the tokenizer, which the others read
         with locks.locked(folder / locks.LOCK_NAME, wait=True):
             run, jobs = begin(config, folder)
-        if check is not None:
+        if check is not None:  # before the tasks, which may take hours
             check(folder)
     except (ConfigError, DataError):
         # leave no folder of settings that cannot be prepared, unless other processes work in it
@@ -198,6 +198,7 @@ def prepare(
         counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
         remedy = "name its field `text`, check its path, or lower data.held_out_frac"
         raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {remedy}")
+    # calls that end together write the same record one after the other
     with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)
     index_documents(folder, config.window)
@@ -213,11 +214,12 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         listing = reader.listing
         if listing.skipped.total():
             show(f"data: files read: {len(listing.files):,}; skipped: {describe(listing.skipped)}")
+        # before the list of inputs, whose presence means that the listing is complete
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
         check_inputs(folder, listing.files)
         record_times(listing, folder)
-        refuse_shortened(folder)
+        check_tokenizer(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
         check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
@@ -241,7 +243,7 @@ def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
 
 
 def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
-    """Reject a disk that cannot hold the shards of the missing tasks, by a low estimate of their tokens.
+    """Reject a disk without room for the shards of the missing tasks, by a low estimate of their tokens.
 
     Raises: DiskError.
     """
@@ -300,17 +302,6 @@ def list_data(folder: Path) -> list[Any] | None:
         return None
     entries = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
     return [record["files"].get(TOKENIZER), entries]
-
-
-def digest_of_data(folder: Path) -> str | None:
-    """Hash what a run reads; None for a folder that is not prepared.
-
-    Raises: DataError.
-    """
-    entries = list_data(folder)
-    if entries is None:
-        return None
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def summarise(folder: Path) -> Prepared:

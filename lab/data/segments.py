@@ -119,6 +119,7 @@ def count_segments(ends: IntArray, window: int, begin: int = 0) -> IntArray:
 
     Documents without tokens have none.
     """
+    # -(-a // b) rounds up
     return np.cumsum(-(-np.diff(ends, prepend=begin) // window))
 
 
@@ -165,6 +166,7 @@ def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
     """Permute the numbers of 2 * half bits."""
     low_mask = (1 << half) - 1
     left, right = value >> half, value & low_mask
+    # a round can be undone whatever `mix` returns, as the right half moves to the left unchanged
     for key in keys:
         left, right = right, left ^ (mix(right ^ key) & low_mask)
     return left << half | right

@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from lab.core.errors import DataError
 from lab.core.files import FileEntry, build_manifest, check_sizes, publish_folder, write_json
-from lab.data.encoding import refuse_shortened
+from lab.data.encoding import check_tokenizer
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
 RESTORE = "restore it, or delete the folder and prepare again"
@@ -86,6 +86,7 @@ def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
     Raises: DataError, also for one of another shape.
     """
     try:
+        # strict: a number that is written as a string is a fault, not a number
         return reader.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {remedy}") from error
@@ -137,7 +138,7 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
         check_sizes(path, manifest["files"], suggest_repair(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
-    refuse_shortened(folder)
+    check_tokenizer(folder)
     return manifests
 
 
@@ -207,6 +208,7 @@ class TokenShardWriter:
             "files": build_manifest(self.temporary),
             "inputs": self.inputs,
         }
+        # the rename publishes all files at once: a shard under its final name is complete
         write_json(self.temporary / MANIFEST, manifest)
         publish_folder(self.temporary, final)
         return manifest
@@ -272,7 +274,7 @@ class TokenStore:
     def open(cls, folder: Path, split: Split) -> TokenStore:
         """Open the shards of a prepared folder, checked against their manifests.
 
-        Raises: DataError for a broken shard, or where the split is empty.
+        Raises: DataError for a broken shard, or an empty split.
         """
         manifests = read_manifests(folder)
         if not manifests:

@@ -45,6 +45,7 @@ def hash_sources(root: Path, before: Mapping[str, int]) -> dict[str, FileEntry]:
     for name, time in before.items():
         path = root / name
         entries[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        # the tokens of a file that changed meanwhile may be of both versions
         if path.stat().st_mtime_ns != time:
             raise DataError(f"{path}: was changed while it was read; run the same command again")
     return entries

@@ -1,8 +1,8 @@
 """Data sets of the hub, and local folders of tables, listed and streamed by the `datasets` library.
 
 A data set is listed once, at one commit. Each task then streams files of its own, whose names and sizes are known, so
-that no task asks the hub for a listing. The library and its client wait where the hub answers 429 (too many requests),
-and continue where a connection is lost.
+that no task asks the hub for a listing. The library and its client wait if the hub answers 429 (too many requests),
+and continue after a lost connection.
 """
 
 import re
@@ -115,6 +115,7 @@ def open_builder(corpus: Dataset) -> Any:
     source, data_files = find_source(corpus)
     for delay_s in (*DELAYS_S, None):
         try:
+            # the library wants a folder for a cache, of which streaming needs nothing afterwards
             with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
                 return datasets.load_dataset_builder(source, corpus.config, data_files=data_files, cache_dir=cache)
         except Exception as error:  # the library raises many types for a wrong name or file, or a network

@@ -112,6 +112,7 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
     for start in starts:
         candidates.update(start.rglob("*"))
     files, skipped = [], Counter[str]()
+    # sorted, because the order of files decides which documents a task reads, on every machine
     for candidate in sorted(candidates):
         if is_hidden(candidate.relative_to(root)):
             skipped[HIDDEN] += candidate.is_file()
@@ -122,7 +123,7 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
                 skipped[type_of(candidate)] += 1
         elif candidate.is_symlink():
             raise DataError(f"{candidate}: is a link to no file, so its texts would be lost; copy them, or delete it")
-    return files, +skipped
+    return files, +skipped  # without types of which there is none
 
 
 def is_hidden(path: Path) -> bool:
@@ -188,7 +189,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def open_zst(path: Path, mode: str) -> IO[bytes]:
-    """Open a .zst file by pyarrow, which finds where one is truncated.
+    """Open a .zst file by pyarrow, which raises an error for a truncated file.
 
     Raises: MissingPackage.
     """
@@ -210,7 +211,7 @@ def import_pyarrow(suffix: str) -> Any:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row | str]]:
-    """Read the rows of a file with their line numbers; a string in place of a row is the reason why there is none.
+    """Read the rows of a file with their line numbers; a string is the reason why there is no row.
 
     A file of plain text is one row with its content in `text`, at line 0.
 

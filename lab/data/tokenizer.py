@@ -36,6 +36,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[BOS, EOS],
+        # all bytes, so that every text can be encoded, also one with characters that no training document has
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -57,7 +58,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def tokenizer_file(path: Path) -> Path:
-    """Return the tokenizer.json that a path names, or that the folder holds.
+    """Return the tokenizer.json that a path names, or the one in a folder.
 
     Raises: DataError for a missing file.
     """
@@ -118,6 +119,7 @@ def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
     Raises: DataError for one that deletes text.
     """
+    # tokens that are not special mark where the text begins and ends in any encoding
     encoding = tokenizer.encode("a")
     marks = encoding.special_tokens_mask
     text = [index for index, is_special in enumerate(marks) if not is_special]

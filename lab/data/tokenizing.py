@@ -39,6 +39,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     items = reader.read(task)
     times: dict[str, int] = {}
     if listing.root is not None:
+        # before the files are read, so that a change of one meanwhile is found
         times = read_times(listing.root, listing.names(task, reader.n_tasks))
     marks_scored = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))

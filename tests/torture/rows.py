@@ -25,7 +25,7 @@ ROWS = {
         "the same batches with any prefetch and ranks",
         ["tests/data/test_module.py", "tests/data/test_prefetching.py", UNCHANGED],
     ),
-    5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py", CHANGED]),
+    5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_opening.py", CHANGED]),
     6: ("flipped bytes are found by probe-lab verify", ["tests/test_verify.py"]),
     7: (
         "NaN or Inf in one rank's loss or gradient",
