@@ -102,7 +102,7 @@ if __name__ == "__main__":
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
         launch = read_launch(os.environ)
-        # The ranks compare their settings first: those who differ in one would fail in different checks below.
+        # The ranks compare their settings first: if these differ, the checks below fail on some ranks only.
         if launch.world_size > 1:
             from lab.train.agreement import check_ranks
 
@@ -110,7 +110,7 @@ if __name__ == "__main__":
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_preflight(experiment, resume=options.resume, restart=options.restart)
-        # Before torchrun starts, so that a machine without a GPU prints one line, and not one for each rank.
+        # Before torchrun starts, and before any data is prepared: a machine without a GPU is reported at once.
         if experiment.train.accelerator == "gpu":
             from lab.model.devices import device_for
 

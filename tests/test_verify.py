@@ -132,7 +132,6 @@ def append(name, text):
 
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
-    "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),
     "order": (
         write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
         "metrics.jsonl: consumed_tokens or steps do not increase",
@@ -189,18 +188,13 @@ def test_the_schema_has_all_that_is_counted():
 
 STATE_FAULTS = {  # what is done to a state, and the part that is named
     "no_schedule": (lambda state: state.pop("schedule"), "schedule: "),
-    "no_optimizer": (lambda state: state.pop("optimizer"), "optimizer: "),
     "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "consumed_tokens: "),
     "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
-    "streams_of_another_step": (
-        lambda state: state.update(step=2),
-        "data.streams: stream 0 has given 1 packs",
-    ),
+    "streams_of_another_step": (lambda state: state.update(step=2), "data.streams: stream 0 has given 1 packs"),
     "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have drawn more samples "),
     "streams_of_another": (streams([1, 2, -1], [1, 3, 2]), "data.streams: a stream has samples of another"),
     "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),
-    "no_lambdas": (lambda state: state["schedule"].pop("lr_lambdas"), "schedule.lr_lambdas: "),
 }
 
 

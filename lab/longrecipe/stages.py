@@ -171,8 +171,8 @@ def resolve(recipe: Recipe) -> Resolved:
             settings[stage.name] = {**models, **dataclasses.asdict(recipe.analyse), "length": length}
         if stage.kind == "merge":
             path = str(recipe.path(stage, "replay"))
-            # The merged model keeps the positions of the replayed one. Its window is T, the length that it was extended
-            # to. Under dynamic NTK the frequencies follow from the window, which must stay that of the replay.
+            # The merged model keeps the positions of the replayed one. Its window is T, to which it was extended.
+            # Dynamic NTK has a train_len of its own, by which it scales, and which the merge must keep.
             last = experiments[stage._replace(kind="replay").name]
             is_dynamic = last.position.frequency.method == "dynamic_ntk"
             settings[stage.name] = {

@@ -101,7 +101,7 @@ class Recording:
     A line has means since the last one, f at a few positions by the column's name, and shares of the position mass.
 
     Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
-    tokens_per_s over all ranks, time spent in probes, saving and here left out. `mfu` counts the causal
+    tokens_per_s over all ranks, without the time spent in probes, saving and here. `mfu` counts the causal
     pairs of full windows, `mfu_full` hidden pairs, too, as other trainers do.
     """
 
@@ -138,7 +138,7 @@ class Recording:
 
     def record(self, state: TrainState, stats: StepStats) -> None:
         """Add the sums of a step, and write a line when it is due."""
-        # The host has just waited for the device, so that the clock covers all of the step's work.
+        # The host has just waited for the device. What is still queued is the update, for which the next step waits.
         self.busy_s += time.perf_counter() - self.batch_start
         if not stats.skipped:
             for name in SUMS:
@@ -191,7 +191,7 @@ class Recording:
             self.bar.set_postfix_str(line)
 
     def pause(self) -> None:
-        """Leave out the time since the last step ended, of recording, saving and probing."""
+        """Start the clock of the next step, which excludes recording, saving and probing."""
         self.batch_start = time.perf_counter()
 
     def close(self, *, finished: bool) -> None:

@@ -106,7 +106,6 @@ def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
     """Wrap a decoder and its optimizer for the strategy; a sharded one is on its device already."""
     context = ContextGroup.create(recipe.train.context_parallel)
     model = fabric.setup_module(decoder, move_to_device=mesh_of(fabric) is None)
-    # The optimizer comes after the move: it keeps the parameters that it is given.
     optimizer = fabric.setup_optimizers(make_optimizer(decoder, recipe.optim))
     return TrainState(recipe, decoder, model, optimizer, context)
 

@@ -92,7 +92,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
     if not place:
         return None
     checkpoint = checkpoints.Checkpoint(Path(place))
-    # Tensors are most of a checkpoint, up to terabytes: the processes hash a part each, before any of them loads one.
+    # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
     names = [path.name for path in checkpoint.tensor_files()]
     mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
     for fault in gather("fault", next(files.faults_in(checkpoint.folder, mine), ""), launch):

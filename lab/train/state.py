@@ -53,8 +53,8 @@ class StepSums:
         """Start the copy to the host of the sums, the gradient's norm and whether the step is bad; begin at zero."""
         self.lr = lr  # before the schedule moves on
         statistics = torch.cat([self.vector, norm[None], bad[None]])
-        # A GPU copies to pinned memory while it goes on. The event marks the end of the copy in its queue: a wait for
-        # it is no wait for the update, which is queued after it.
+        # From a GPU this copies to pinned memory without a wait. The event marks the end of the copy in the queue: to
+        # wait for it is not to wait for the update, which is queued after it.
         self.copied = statistics.to("cpu", non_blocking=True)
         self.copy_done = torch.cuda.current_stream().record_event() if statistics.is_cuda else None
         self.vector.zero_()

@@ -116,13 +116,11 @@ def test_every_recipe_is_short_and_resolves(path, request):
 
 OWN = "is set by the recipe; leave it out"
 WRONG = {
-    "--replay.optim.lrr=1": ["replay.optim.lrr=1: unknown setting; "],
     "--tune.data.window=1 --replay.optim.lr=0": ["tune.data.window=1: ", "replay.optim.lr=0: "],
     "--replay.model.d_model=8": ["replay.model.d_model=8: the weights of start.path={folder}/extended have 16; "],
     "--extend.data.window=160": ["extend.skip.target_len=160: must be > data.window=160, "],
-    "--common.run.name=x": [f"common.run.name: {OWN}"],
     "--replay.start.path=x --tune.run.folder=y": [f"tune.run.folder: {OWN}", f"replay.start: {OWN}"],
-    "--extend.skip.method=pose": [f"extend.skip: {OWN}"],
+    "--extend.skip.method=pose --common.run.name=x": [f"common.run.name: {OWN}", f"extend.skip: {OWN}"],
     "--merge.weights=[0.5,0.6]": ["merge.weights=[0.5, 0.6]: must sum to 1, not 1.1; "],
     "--analyse.by=pos": ["analyse.by=pos: needs tagger, "],
     "--base=/nowhere": ["base=/nowhere: no such folder; "],

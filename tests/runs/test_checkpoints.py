@@ -1,6 +1,5 @@
 """Checkpoints as folders: published whole or not at all, kept by number, refused where a file is not theirs."""
 
-import hashlib
 import json
 
 import pytest
@@ -53,16 +52,13 @@ BREAKS = {
 }
 
 
-def test_a_checkpoint_holds_its_files_and_their_hashes(tmp_path):
+def test_a_checkpoint_holds_its_files(tmp_path):
     saved = save(tmp_path, 200)
     assert (saved.folder, saved.consumed_tokens) == (at(tmp_path, 200), 200)
     manifest = json.loads((saved.folder / "manifest.json").read_text())
     assert manifest["consumed_tokens"] == 200
     assert manifest["run"] == "this"
     assert set(manifest["files"]) == {"state.ckpt", "counts.npz", WEIGHTS}
-    for name, entry in manifest["files"].items():
-        data = (saved.folder / name).read_bytes()
-        assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert [path.name for path in tmp_path.iterdir()] == [saved.folder.name], "nothing else is left"
 
 
