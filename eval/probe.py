@@ -236,7 +236,27 @@ class ByMethod(needles.NeedleMeasure):
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        return self.length_shares(rows, "compared_as", title=self.title(), kind="bar", names=self.words)
+        """Plot the share of tests passed by method and length, with its limits in each cell."""
+        cells = []
+        for row in rows:
+            low, high = 100 * row["low"], 100 * row["high"]
+            text = f"{100 * row['score']:.0f} ({low:.0f}-{high:.0f})"
+            cells.append({**row, "tests passed": row["score"], "text": text})
+        return chart.plot_rows(
+            cells,
+            "length",
+            "compared_as",
+            "tests passed",
+            kind="heat",
+            text="text",
+            percent=True,
+            title=self.title(),
+            x_title=needles.X_TITLE,
+            y_title="",
+            width=520,
+            height=30 * len(self.words),
+            rules=self.window_between(self.lengths),
+        )
 
     def picture(self, rows: Sequence[Row]) -> Path:
         """Name the picture by all but what is compared in it."""

@@ -138,7 +138,7 @@ class ByDepth(NeedleMeasure):
             cells,
             "length",
             "depth",
-            "score",
+            "numbers found",
             kind="heat",
             height=22 * self.depths,
             title=self.title(),
@@ -160,7 +160,8 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     missed = []
     for row in rows:
         if row["metric"] == "found_by_depth":
-            cells.append({**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"})
+            depth = f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"
+            cells.append({**row, "depth": depth, "numbers found": row["score"]})
         elif row["n"]:
             missed.append({**row, "share": f"{row['score']:.2f} ({limits(row, '.2f')})"})
     return cells, missed
