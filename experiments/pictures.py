@@ -2,6 +2,8 @@
 
 `findings`, `prompts`, `demand` and `miniature` are plotted from records. `demo` is of runs/cpu_demo_384, `methods` and
 `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
+
+The last step writes results/contact_sheet.png: all pictures of the pages, and the report of 27 recorded runs.
 """
 
 import shlex
@@ -12,7 +14,9 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-DOCS = Path("docs")
+DOCS, SHEET = Path("docs"), Path("results/contact_sheet.png")
+RECORDS = Path("experiments/miniature/records")
+N_COLUMNS, CELL, GAP = 3, 900, 30  # of the sheet; pixels of a column, and between pictures
 WIDTH, COLOURS = 1300, 128  # of a picture
 METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
 LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
@@ -55,6 +59,31 @@ def plot_picture(name: str) -> int:
     return 0
 
 
+def write_sheet(path: Path) -> int:
+    """Write the pictures of the pages and of a report on one sheet, and return the exit status."""
+    with TemporaryDirectory() as out:
+        report = Path(out) / "report.png"
+        words = ["-m", "eval.report", *map(str, sorted(RECORDS.glob("*.xz"))), "-o", str(report)]
+        status = subprocess.run([sys.executable, *words], check=False).returncode
+        if status:
+            return status
+        images = []
+        for picture in [*sorted(DOCS.glob("*.png")), report]:
+            image = Image.open(picture).convert("RGB")
+            image.thumbnail((CELL, 4 * CELL), Image.Resampling.LANCZOS)
+            images.append(image)
+    heights = [0] * N_COLUMNS
+    sheet = Image.new("RGB", (N_COLUMNS * CELL, sum(image.height + GAP for image in images)), "white")
+    for image in images:
+        column = heights.index(min(heights))
+        sheet.paste(image, (column * CELL, heights[column]))
+        heights[column] += image.height + GAP
+    path.parent.mkdir(exist_ok=True)
+    sheet.crop((0, 0, sheet.width, max(heights))).save(path)
+    print(f"look at {path}")
+    return 0
+
+
 def main() -> int:
     """Plot the pictures named on the command line, or all."""
     names = sys.argv[1:] or [*COMMANDS]
@@ -66,7 +95,7 @@ def main() -> int:
         status = plot_picture(name)
         if status:
             return status
-    return 0
+    return write_sheet(SHEET)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The pictures that need no trained run are drawn by the commands as they are today."""
 
+from pathlib import Path
+
 import pytest
 from PIL import Image
 
@@ -19,3 +21,19 @@ def test_a_picture_is_drawn(name, tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     assert pictures.plot_picture(name) == 0
     assert Image.open(tmp_path / "docs" / f"{name}.png").width >= 900
+
+
+def test_the_contact_sheet_has_every_picture_and_the_report(tmp_path, monkeypatch):
+    """Each picture of the pages is found on the sheet by its colour: one of a single colour each, and the report."""
+    pytest.importorskip("vl_convert")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    (tmp_path / "docs").mkdir()
+    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
+    for number, colour in enumerate(colours):
+        Image.new("RGB", (1200, 400), colour).save(tmp_path / f"docs/{number}.png")
+    assert pictures.write_sheet(Path("results/sheet.png")) == 0
+    sheet = Image.open("results/sheet.png")
+    found = {colour: n for n, colour in sheet.getcolors(2**24)}
+    assert [found[colour] for colour in colours] == [900 * 300] * 3
+    assert len(found) > 20
