@@ -39,7 +39,6 @@ def test_every_row_of_the_papers_example():
         # 3 * 10 / 4 rounded down, 10 - 7
         pytest.param({"train_len": 10}, 7, 3, id="rounded_down"),
         pytest.param({"train_len": 10, "chunk": 6}, 6, 4, id="window_left_out"),
-        pytest.param({"train_len": 10, "window": 1}, 7, 1, id="chunk_left_out"),
         pytest.param({"train_len": 1}, 1, 0, id="one_token"),
     ],
 )
