@@ -109,7 +109,7 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
     assert read_cases(run).keys() == read_cases(other).keys()
     for name in ("probes.jsonl", *(f"cases/{name}" for name in read_cases(run))):
         for mine, line in zip(records(run, name), records(other, name), strict=True):
-            others = (*SUMS, "recall", "model", "seconds")
+            others = (*SUMS, "recall", "model", "seconds", "commit")
             plain = [{k: v for k, v in one.items() if k not in others} for one in (mine, line)]
             assert plain[0] == plain[1]
             assert mine.keys() == line.keys()
