@@ -276,7 +276,7 @@ class CompareOptions(Section):
     """Options of this command."""
 
     by: tuple[str, ...] = ()
-    """Fields, with commas between them, that columns are: of the rows, or settings of the runs; left out, model,
+    """Fields, with commas between them, that columns are: of the rows, or settings of the runs; default: model,
     checkpoint and method."""
 
 

@@ -1,4 +1,4 @@
-"""What a corpus asks for: how many targets have their evidence at each distance, beside how often it is seen.
+"""Count what a corpus asks for: targets by the distance of their evidence, and how often training attends across it.
 
     probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--evidence=METHOD] [--section.key=value ...] [--plot]
 
@@ -12,7 +12,7 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     probe-lab demand runs/cpu_demo
     probe-lab demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
-Targets without a loss do not count; where weights make a difference, g of all scored targets is shown too.
+Targets without a loss do not count. If weights make a difference, g of all scored targets is printed too.
 """
 
 import itertools

@@ -12,7 +12,7 @@ eval/engine/impactful.py has the method). Training selects sentences by them, wi
     probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
     probe-lab impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
-FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
+FOLDER gets impact.json, with every type's share and rate and those of the classes of tokens, and with --plot
 impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
 """
 

@@ -27,7 +27,7 @@ or word more of filler allows (theirs counts letters). The first number of the a
 the first tokens).
 
 Prints a table. Adds a line for each cell to passkey.jsonl once it is known. A second call continues from there.
-passkey-cases/ holds every test with its key and answer. The picture, one for each subject and protocol, is beside them.
+passkey-cases/ holds every test with its key and answer. The picture, one for each subject and protocol, is next to it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

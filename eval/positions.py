@@ -9,7 +9,7 @@ Of a distance method it prints the matrix of relative positions, rows queries an
     probe-lab positions dca --train_len=10 --chunk=6 --length=12
     probe-lab positions string --shift=43008 --length=131072
 
---plot also draws it, beside the same matrix coloured by how often training has trained each cell's position. Training
+--plot also draws it, next to the same matrix coloured by how often training attends across each position. Training
 is documents of SlimPajama's lengths, cut every --length tokens:
 
     probe-lab positions string --shift=683 --length=2048 --plot
@@ -59,7 +59,7 @@ CELLS = 72  # queries, and keys, of a text that are drawn at most
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixOptions(schema.Section):
-    """Options of the command beside a distance method's own parameters."""
+    """Options of the command, in addition to a distance method's own parameters."""
 
     length: Annotated[int, Ge(1), Le(LONGEST)]
     """Length of the text in tokens."""
@@ -67,7 +67,7 @@ class MatrixOptions(schema.Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SkipOptions(schema.Section):
-    """Options of the command beside a skip method's own parameters."""
+    """Options of the command, in addition to a skip method's own parameters."""
 
     n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
     """Tokens n of every sample, two or more, or there is no pair of them."""

@@ -2,7 +2,7 @@
 
     probe-lab probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-Options left out are those of the run's own `probe` section. A model that is no run's, nor exported from one, has the
+Options default to those of the run's own `probe` section. A model that is no run's, nor exported from one, has the
 section's defaults, steps of an eighth of its window, and needs a haystack:
 
     probe-lab probe runs/cpu_demo --tests=500 --sequential --error=0.01
@@ -25,7 +25,7 @@ the difference to rope, corrected for the number of methods (Holm); an asterisk 
 
 Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (results/probe-NAME for another
 model). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses
-them. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself with -o) with probes.jsonl and cases/ as training writes
+them. Results are next to it: probe-TOKENS-HASH/ (FOLDER itself with -o) with probes.jsonl and cases/ as training writes
 them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
 """
 
@@ -58,7 +58,7 @@ class ByLength(needles.NeedleMeasure):
 
     @classmethod
     def select_measure(cls, request: command.Request) -> type[run.Measure]:
-        """Choose what tests are shown by, and refuse options that it does not read."""
+        """Choose how results are presented, and reject options that this does not read."""
         options: needles.ProbeOptions = request.options
         by = options.by
         if by is None:

@@ -14,7 +14,7 @@ find none are told apart too. Targets without evidence have a line of their own,
     probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
-document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
+document alone, is omitted. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
 Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for targets without evidence.
 """

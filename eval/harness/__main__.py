@@ -1,4 +1,4 @@
-"""Run tasks of lm-evaluation-harness (LongBench, MMLU, HellaSwag, GSM8K, HumanEval, your own) on a model of the lab.
+"""Run tasks of lm-evaluation-harness (LongBench, MMLU, GSM8K, HumanEval, your own) on a model of the lab.
 
     probe-lab harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
@@ -12,7 +12,7 @@ Tasks, tags and groups are the harness's, or those of the YAML files in a folder
 
 Where --distance names no parameters, string, dca, self_extend and rerope take those of eval/engine/methods.py, from
 the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what differs.
-Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
+Answers are greedy; tasks that sample are rejected. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table. harness.jsonl gets a line for each task, metric and filter. The 95% interval of a number is exact where
 every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of
@@ -158,7 +158,7 @@ class Harness(run.Measure):
 
 
 def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]]:
-    """Load tasks, tags or groups with their data, from the user's folder alone if it has them all, or refuse them."""
+    """Load tasks, tags or groups with their data, from the user's folder alone if it has them all."""
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""The tables and figures of five papers, each by one command, ours beside theirs: probe-lab papers."""
+"""The tables and figures of five papers, each by one command, our numbers next to the published ones."""

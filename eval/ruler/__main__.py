@@ -62,7 +62,7 @@ class RulerOptions(ChatOptions):
     """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); default: fewer words of the lab's own."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer, or what answers take in this tokenizer where that is more;
-    left out, RULER's, 30 to 128 by task."""
+    default: RULER's, 30 to 128 by task."""
     last: Length | None = None
     """Checkpoints of a run folder to average over, the newest ones; default: MODEL itself."""
 
@@ -161,7 +161,7 @@ class Ruler(Measure):
         return {"score": 100 * (sum(scores) / len(scores)), **limits}, outcome.records
 
     def rows(self) -> Iterator[Row]:
-        """Measure each checkpoint, average over them, and write the summary beside the rows."""
+        """Measure each checkpoint, average over them, and write the summary next to the rows."""
         measured_rows: list[Row] = []
         for place in self.places or [self.request.model]:
             if self.places:
