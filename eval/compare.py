@@ -230,7 +230,8 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     for name in lines:
         if name in LINE:
             continue
-        text = cells[name].astype(str)
+        # Unknown values are text too: pandas counts nan as no value, so that two lines would have one name.
+        text = cells[name].fillna("-").astype(str)
         is_alike = text.groupby(first).transform("nunique") <= 1
         if name not in COLUMNS and name not in WIDER:
             text = f"{name}=" + text

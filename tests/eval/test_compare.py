@@ -99,6 +99,13 @@ def test_what_cannot_be_compared_shares_no_line(tmp_path, evaluation, changes):
         assert not grid.compared.any()
 
 
+def test_results_of_a_run_and_of_other_weights_have_lines_of_their_own(tmp_path):
+    """A run's own records name no weights: pandas counts nan as no value."""
+    rows = [{**PASSKEY, "weights": weights} for weights in ("a", None)]
+    table = to_table(grid_of(write(tmp_path, *rows), by=["checkpoint"]))
+    assert [line.split()[-1] for line in table.index] == ["-", "a"]
+
+
 def test_mcnemar_on_the_same_tests(tmp_path):
     # 9 tests that the second passes alone, 1 that the first does: 2 (C(10,0) + C(10,1)) / 2^10 = 22 / 1024
     first, second = [0] * 9 + [1] + [1] * 5, [1] * 9 + [0] + [1] * 5
