@@ -27,12 +27,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 
-from lab.config import Experiment
 from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic, writing
@@ -107,8 +106,10 @@ def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
     return Job(stage.name, [*words, "-o", str(resolved.recipe.path(stage))])
 
 
-def carry_out(args: Arguments) -> int:
-    """Run the remaining stages of a recipe, report, and return the exit status."""
+def carry_out(args: Arguments) -> str | int:
+    """Estimate the resources of a recipe, or run its remaining stages, report, and return the exit status."""
+    if args.options.dry_run:
+        return dry_run(args)
     check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
     launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
     if not launcher:
@@ -125,7 +126,8 @@ def carry_out(args: Arguments) -> int:
 
     def on_end(job: Job, status: int) -> None:
         stage = recipe.stages[job.name]
-        if status == 0 and stage.kind != "merge":  # one that was merged earlier is out of date
+        # What was merged earlier is out of date, and would pass for a finished stage.
+        if status == 0 and stage.kind != "merge":
             shutil.rmtree(recipe.path(stage, "merge"), ignore_errors=True)
 
     status = run_jobs([build_job(resolved, stage, launcher) for stage in left], on_end=on_end)
@@ -136,8 +138,10 @@ def carry_out(args: Arguments) -> int:
     return status
 
 
-def dry_run(args: Arguments, estimate: Callable[[Experiment, str | None, str | None], str]) -> str:
-    """Estimate the resources of each training stage, refusing those that do not fit."""
+def dry_run(args: Arguments) -> str:
+    """Estimate the resources of each training stage, and reject those that do not fit."""
+    from lab.train.dry_run import estimate  # loads torch, which takes seconds
+
     texts = []
     faults: list[str] = []
     for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
@@ -148,19 +152,8 @@ def dry_run(args: Arguments, estimate: Callable[[Experiment, str | None, str | N
     return "\n\n\n".join(texts)
 
 
-def main(arguments: Sequence[str], work: Callable[[Arguments], str | int] = carry_out) -> int:
-    """Run the command line and return the exit status."""
-    return run(SPEC, work, arguments)
+main = partial(run, SPEC, carry_out)
 
 
 if __name__ == "__main__":
-
-    def choose(args: Arguments) -> str | int:
-        """Run the recipe, or estimate its resources, which loads torch."""
-        if not args.options.dry_run:
-            return carry_out(args)
-        from lab.train.dry_run import estimate
-
-        return dry_run(args, estimate)
-
-    raise SystemExit(main(sys.argv[1:], choose))
+    raise SystemExit(main(sys.argv[1:]))
