@@ -86,9 +86,13 @@ def page() -> Iterator[str]:
             yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for setting, default, meaning, values in rows:
             section, _, last = setting.rpartition(".")
-            is_choice = section and last in TAGS and values == default  # which pages link to
-            anchor = f'<a id="{section}.{default}"></a>' if is_choice else ""
-            cells = (f"`{setting}`", f"{anchor}`{default}`" if default else "", values, meaning)
+            shown = ""
+            if default:
+                shown = f"`{default}`"
+            # Pages link to the members of a union, whose tags have one value.
+            if section and last in TAGS and values == default:
+                shown = f'<a id="{section}.{default}"></a>{shown}'
+            cells = (f"`{setting}`", shown, values, meaning)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
         shared |= {row for row in rows if "." in row[0]}
 
@@ -106,7 +110,9 @@ def read_help(command: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, in this process, and return the exit status."""
     guard()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        arguments = sys.argv[1:]
+    words = list(arguments)
     if not words or words[0] in HELP:
         show("\n".join([str(__doc__), *(f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items())]))
         return 0 if words else EXIT_BAD_INPUT
@@ -117,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show("".join(page()), end="")
         return 0
     if words[0] not in commands():
-        near = f"did you mean {OTHERWISE[words[0]]}?" if words[0] in OTHERWISE else suggest(words[0], commands())
+        near = suggest(words[0], commands())
+        if words[0] in OTHERWISE:
+            near = f"did you mean {OTHERWISE[words[0]]}?"
         show(f"{words[0]}: unknown command; {near}", error=True)
         return EXIT_BAD_INPUT
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]

@@ -82,7 +82,7 @@ class Experiment(Section):
                 yield from section.joint_rules(self)
 
     def order_faults(self, name: str) -> Iterator[str]:
-        """Find the faults of a setting that keeps no documents in order, as what is stored by token needs."""
+        """Reject a setting that shuffles documents if data that is stored per token needs their order."""
         for needs in self.stored.values():
             rule = f"keeps no documents in order, which {needs}={attrgetter(needs)(self)} needs"
             yield self.fault(name, f"{rule}; leave one out")
@@ -92,12 +92,14 @@ class Experiment(Section):
         """The setting by which attention runs in bands, if any."""
         if getattr(self.model.layers, "window", None) is not None:
             return "model.layers.window"
-        return None if self.position.distance.method == "plain" else "position.distance.method"
+        if self.position.distance.method != "plain":
+            return "position.distance.method"
+        return None
 
     def probe_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of the probe, with changes; not checked.
+        """Return all settings of the probe, with changes; they are not checked.
 
-        Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
+        Another protocol than the run's has its own answer budget. Only the lab's takes the sizes of the corpus.
         """
         corpus = self.data.corpus
         values = asdict(self.probe_section)
@@ -139,7 +141,9 @@ class Experiment(Section):
     @property
     def reach(self) -> int:
         """Longest distance that training can show, plus one: what the counter holds."""
-        return self.data.window if self.skip is None else self.skip.target_len
+        if self.skip is None:
+            return self.data.window
+        return self.skip.target_len
 
     @property
     def logged_positions(self) -> dict[str, int]:
@@ -174,8 +178,11 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     chosen = flatten(json.loads(json.dumps(non_defaults(experiment), default=to_json)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen["train.precision"] = experiment.train.precision
-    # probe.batch may change at a resume, and yet has a name: in bfloat16 some answers depend on it
-    named = {key: value for key, value in chosen.items() if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE)}
+    named = {}
+    for key, value in chosen.items():
+        # probe.batch may change at a resume, and yet is part of the name: in bfloat16 some answers depend on it.
+        if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE):
+            named[key] = value
     named |= {f"plugins.{Path(path).name}": hash_plugin(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

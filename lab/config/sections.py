@@ -62,8 +62,9 @@ class TrainConfig(Section):
             yield self.fault("context_parallel", f"must divide devices * nodes={self.world_size}; change one of them")
         packs = self.micro_batch_tokens * self.data_parallel
         if self.batch_tokens % packs:
-            among = f" * {self.data_parallel} processes (devices * nodes / context_parallel)"
-            rule = f"micro_batch_tokens={self.micro_batch_tokens}{among * (self.data_parallel > 1)}"
+            rule = f"micro_batch_tokens={self.micro_batch_tokens}"
+            if self.data_parallel > 1:
+                rule += f" * {self.data_parallel} processes (devices * nodes / context_parallel)"
             near = -(-self.batch_tokens // packs) * packs
             yield self.fault("batch_tokens", f"must be a multiple of {rule}; use {near}")
         if self.strategy == "single" and self.world_size > 1:
@@ -95,8 +96,9 @@ class TrainConfig(Section):
         """Return the strategy on a GPU, or on a CPU, with `auto` resolved."""
         if self.strategy != "auto":
             return self.strategy
+        # Also for one GPU: fsdp keeps bf16 weights, and autocast would convert the weights for every use.
         if on_gpu and self.bf16:
-            return "fsdp"  # on a mesh of one rank too: bf16 weights instead of autocast's casts of every input
+            return "fsdp"
         return "ddp" if self.world_size > 1 else "single"
 
     @property
@@ -106,8 +108,13 @@ class TrainConfig(Section):
 
     def keeps_whole(self, n_parameters: int) -> bool:
         """Return whether fsdp keeps whole weights, and gradients between micro-batches, until a step ends."""
-        gradient = 4 * (self.accumulation > 1 and self.sharded_over > 1)
-        return n_parameters * ((2 if self.bf16 else 4) + gradient) <= WHOLE_BYTES
+        bytes_each = 4
+        if self.bf16:
+            bytes_each = 2
+        # Gradients are summed in float32, and stay unsharded between the micro-batches of a step.
+        if self.accumulation > 1 and self.sharded_over > 1:
+            bytes_each += 4
+        return n_parameters * bytes_each <= WHOLE_BYTES
 
     @property
     def bf16(self) -> bool:

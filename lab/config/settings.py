@@ -47,14 +47,19 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     Raises: ConfigError, CheckpointError.
     """
     is_of_run = path.name in (CONFIG, EXPERIMENT)
-    file = read_run_config(path) if is_of_run else read_yaml(path)
+    folder = None
+    if is_of_run:
+        folder = path.parent  # with copies of the plugins
+        file = read_run_config(path)
+    else:
+        file = read_yaml(path)
     if {"parameters", "command"} <= file.keys():
         raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
     changes = flatten(dict(overrides))
     if "plugins" in changes:
         load_plugins(changes["plugins"])
     else:
-        load_plugins(file.get("plugins"), str(path), path.parent if is_of_run else None)
+        load_plugins(file.get("plugins"), str(path), folder)
 
     above = nest(changes)
     for name in INHERITING:
@@ -71,7 +76,9 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_name(path: Path) -> str:
     """Return the default name of a run: that of its file, or of the folder of a config.yaml."""
-    return path.parent.name if path.stem == "config" else path.stem
+    if path.stem == "config":
+        return path.parent.name
+    return path.stem
 
 
 def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +129,10 @@ def name_members(values: dict[str, Any], find: Callable[[dict[str, Any], str], d
     for dotted, member in DEFAULT_MEMBERS.items():
         *parents, tag = dotted.split(".")
         found = reduce(find, parents, values)
-        found.setdefault(tag, MEMBERS_WITH_PATH.get(dotted, member) if "path" in found else member)
+        if "path" in found and dotted in MEMBERS_WITH_PATH:
+            found.setdefault(tag, MEMBERS_WITH_PATH[dotted])
+        else:
+            found.setdefault(tag, member)
 
 
 def imply_text(file: dict[str, Any], above: dict[str, Any]) -> None:
@@ -180,7 +190,9 @@ def extend_base(source: Source, stated: dict[str, Any]) -> dict[str, float]:
     if not isinstance(window, int) or (source.window is not None and window <= source.window):
         return {}
     base = base_for(window)
-    return {"theta": base} if base is not None and base > source.model["theta"] else {}
+    if base is None or base <= source.model["theta"]:
+        return {}
+    return {"theta": base}
 
 
 def base_for(target_len: int) -> float | None:
@@ -207,7 +219,9 @@ def derive(settings: dict[str, Any], name: str) -> None:
     path = tokenizer.get("path")
     if tokenizer.get("method") == "bpe":
         size = tokenizer.get("vocab_size")
-        model.setdefault("vocab_size", size if isinstance(size, int) else Bpe.vocab_size)
+        if not isinstance(size, int):
+            size = Bpe.vocab_size
+        model.setdefault("vocab_size", size)
     elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is rejected later
         model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
     window = data.get("window", DataConfig.window)

@@ -72,7 +72,7 @@ class Source:
 
 
 def find_place(path: Path, field: str = "") -> Place:
-    """Identify the kind of a folder, refusing any other; error lines name `field` before the path."""
+    """Find the folders of trained weights, and reject a folder of another type; errors name `field` before the path."""
     if not is_hub_id(path) and not os.path.isdir(path):
         raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}")
     folder = resolve(path)
@@ -94,26 +94,33 @@ def no_folder(path: Path) -> str:
     if glob.has_magic(str(path)):
         return f"matches no folder; use {PLACES}"
     runs = {run.name: run for run in [*path.parent.glob("*/"), *Path("runs").glob("*/")]}
-    near = difflib.get_close_matches(path.name, runs, n=1)
-    return f"no such folder; did you mean {runs[near[0]]}?" if near else f"no such folder; use {PLACES}"
+    for name in difflib.get_close_matches(path.name, runs, n=1):
+        return f"no such folder; did you mean {runs[name]}?"
+    return f"no such folder; use {PLACES}"
 
 
 def resolve(path: Path) -> Path:
     """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub."""
     if is_hub_id(path):
         return hub_folder(path)
-    return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
+    if path.name in ("", "..") or path.is_symlink():
+        return path.resolve()
+    return path
 
 
 def find_home(path: Path) -> Path:
     """Return the folder of the config and the tokenizer, existing or not."""
     folder = resolve(path)
-    return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
+    if CHECKPOINT_NAME.fullmatch(folder.name):
+        return folder.parent.parent
+    return folder
 
 
 def find_tokenizer(path: Path) -> Path | None:
     file = find_home(path) / TOKENIZER
-    return file if file.is_file() else None
+    if file.is_file():
+        return file
+    return None
 
 
 def is_hub_id(path: Path) -> bool:
@@ -150,8 +157,11 @@ def revisions(word: str) -> list[str]:
         listed = HfApi().list_repo_refs(name)
         names = [ref.name for ref in (*listed.branches, *listed.tags)]
     except (OSError, ValueError):
-        cached = scan_cache_dir(constants.HF_HUB_CACHE).repos if Path(constants.HF_HUB_CACHE).is_dir() else ()
-        names = [ref for repo in cached if repo.repo_id == name for ref in repo.refs]
+        names = []
+        if Path(constants.HF_HUB_CACHE).is_dir():
+            for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos:
+                if repo.repo_id == name:
+                    names += repo.refs
     return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(names, pattern)]
 
 
@@ -168,9 +178,10 @@ def read_source(
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
         if missing:
             raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}; for --dry_run set {missing}")
-        tokenizer = tokenizer_settings(path / TOKENIZER, "<eos>")
-        return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
+        absent = tokenizer_settings(path / TOKENIZER, "<eos>")
+        return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, absent, None)
     place = find_place(path, field)
+    tokenizer: dict[str, Any] | None = None
     if not place.is_hugging_face:
         values = read_run_config(place.home / CONFIG)
         data = part(values, "data")
@@ -178,10 +189,14 @@ def read_source(
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
     settings = folders.read_settings(place.folder)
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
-    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
+    position: dict[str, Any] = {}
+    if not own_frequencies:
+        position["frequency"] = frequency_settings(settings)
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json"), "eos_token")
     file = find_tokenizer(place.folder)
-    tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)
+    # A tokenizer.json does not say which of its tokens ends a document.
+    if file is not None and eos is not None:
+        tokenizer = tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
 
 
@@ -204,5 +219,5 @@ def read_run_config(path: Path) -> dict[str, Any]:
     return values
 
 
-def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:
+def tokenizer_settings(file: Path, eos: str) -> dict[str, Any]:
     return {"method": "file", "path": str(file), "eos": eos}
