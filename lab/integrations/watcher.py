@@ -77,7 +77,7 @@ class Watcher:
         if input not in self.parameters and not takes_any:
             rule = "is no argument of the model's forward; use one of"
             raise ConfigError(f"input={input}: {rule}: {', '.join(self.parameters)}")
-        self.demand_every = demand_every
+        self.demand_every, self.evidence = demand_every, Repeat()
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counts = PositionCounts(window), PositionCounts(window)
         self.incomplete: str | None = None
@@ -88,7 +88,7 @@ class Watcher:
         self.thread: threading.Thread | None = None
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
-    # Without this, a hook inside a compiled model would be traced, and break its graph at every note.
+    # torch.compile cannot trace queues, threads and data pointers: the hook runs outside of compiled code.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
@@ -181,7 +181,7 @@ class Watcher:
         # Any negative label has no loss, and IGNORE is the only one that evidence methods know.
         is_supervised = targets >= 0
         targets[~is_supervised] = IGNORE
-        distances = Repeat().distances(tokens, targets, lengths.tolist())
+        distances = self.evidence.distances(tokens, targets, lengths.tolist())
         evidence = by_distance(distances[is_supervised])
         demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
         self.counts.add_evidence(evidence, evidence, demand_by_ids)

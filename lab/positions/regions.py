@@ -37,7 +37,7 @@ class Tile:
 
 def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
     """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square."""
-    # Earlier queries see no key.
+    # Earlier queries see no key at this distance.
     q = range(max(q.start, k.start + behind), q.stop)
     if not q:
         return

@@ -179,7 +179,7 @@ class DistanceProbe(Probe[OneNumberCase]):
             (number,) = synthetic.sample_numbers(generator, 1, self.config.digits)
             encoded = self.encode_number(number)
             fits = (np.array(encoded.sizes) <= self.longest).all()
-            # A tail of other tokens would move the needle off its index.
+            # Another tail would make the end of the prompt depend on the number.
             if fits and encoded.tail == self.tail:
                 return number, encoded
 
