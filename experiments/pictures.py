@@ -52,9 +52,11 @@ def plot_picture(name: str) -> int:
             status = subprocess.run([sys.executable, "-m", *words], check=False).returncode
             if status:
                 return status
+        # A command may write several pictures; one that has the name of the page's is preferred.
         (picture,) = [*Path(out).glob(f"{name}.png")] or Path(out).glob("*.png")
         image = Image.open(picture).convert("RGB")
         image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
+        # The repository takes no large files: few colours make a smaller file.
         image.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
     return 0
 

@@ -46,7 +46,8 @@ def pack(runs: Iterable[Path], table: Path) -> None:
 def read_files(run: Path) -> Iterator[dict[str, Any]]:
     """Go through a run folder's files, results in the order in which they were written, without single tests."""
     files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))
-    results = run.glob("eval/**/[!t]*.jsonl")  # no tests-*.jsonl
+    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
+    # eval.report prefers later results, so that their order is kept.
     files += sorted(results, key=lambda path: (path.stat().st_mtime, path.name))
     for path in files:
         record = {"run": run.name, "file": path.relative_to(run).as_posix()}
@@ -63,6 +64,7 @@ def read_files(run: Path) -> Iterator[dict[str, Any]]:
 def needed_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays of a counts.npz that commands read of tables, half of its size: without targets by context."""
     needed = {name: arrays[name].tolist() for name in arrays if name not in ("supervised", "g_unweighted")}
+    # Of the rest of this array no command reads anything.
     if "supervised_f" in needed:
         needed["supervised_f"] = needed["supervised_f"][:1]  # the number of targets
     return needed

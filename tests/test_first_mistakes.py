@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from eval.distance import FoundByDistance
-from lab.core import chart_style as looks
+from lab.core import chart_style
 from lab.core.errors import MissingPackage
 from tests.fits import CONFIG, command
 from tests.forked import LIMIT_S, ROOT, python
@@ -56,7 +56,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp
     run = write_run(tmp_path / "tiny", prepared)
     monkeypatch.setattr("lab.core.chart.altair", missing)
     monkeypatch.setattr(FoundByDistance, "rows", lambda measure: pytest.fail("tests were run"))
-    assert looks.altair
+    assert chart_style.altair
     assert FoundByDistance.main([str(run), "--plot"]) == 2
     assert capsys.readouterr().err.startswith("altair: not installed")
 

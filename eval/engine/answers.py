@@ -70,6 +70,7 @@ def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_
 
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
+    # The longest of a sample: the number of tokens of a number depends on its digits.
     rng = np.random.default_rng(0)
     budget = default
     for _ in range(SAMPLE_NUMBERS):
@@ -87,6 +88,7 @@ def choose_lengths(
     Raises: ConfigError for a requested length that is too short, or a model whose `most` positions are too few; `what`
         names the tests.
     """
+    # The answer counts towards a length, as the model must read prompt and answer together.
     least = fixed + budget
     rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
     short = []

@@ -93,6 +93,7 @@ class Writer:
         bos: str | None = None,
     ) -> None:
         self.ask, self.begins, self.bos = ask, begins, bos
+        # A copy, because the setting would change the tokenizer that the caller shares.
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = not special  # otherwise <eos> in a text is text and ends nothing
 
@@ -103,6 +104,7 @@ class Writer:
         begins = self.begins and not (self.bos and whole.startswith(self.bos))
         encoding = self.tokenizer.encode(whole, add_special_tokens=begins)
         ids: list[int] = encoding.ids
+        # Tokens that end a document would tell the model that the prompt is over.
         end = len(ids)
         while end and encoding.special_tokens_mask[end - 1]:
             end -= 1
@@ -195,12 +197,14 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
 
     Raises: DataError if the source is used up.
     """
+    # The search asks for some sizes twice, and encoding is what it spends its time on.
     room = length - budget
     count = cache(lambda n: writer.count(draft.compose(n)))
     units = fit(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
     if units == draft.most and count(units) < room:  # the whole source would leave room empty
         raise errors.DataError(draft.exhausted.format(length=length))
+    # The rest of the room is filled with smaller units.
     if draft.refine is not None:
         finer = draft.refine(units)
         prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))

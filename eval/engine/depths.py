@@ -41,6 +41,7 @@ def find_cell(depth: float, needle: int, needles: int, depths: int) -> int:
 
 def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row]:
     """Count the numbers of one length's tests by depth: a row for each cell."""
+    # Every needle is counted at its own depth, also in tests that fail as a whole.
     counts = np.zeros((depths, 2), dtype=int)  # missed and found
     for row in tests:
         for needle, (depth, hit) in enumerate(zip(row["depths"], row["found_each"], strict=True)):
@@ -88,6 +89,7 @@ class ByDepth(NeedleMeasure):
             near = max(1, round(self.depths / needles)) * needles
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
             raise ConfigError(f"--depths={self.depths}: {rule}; use {near}")
+        # Rounded up: the first multiple of the step that is at least the shortest test.
         first = -(-shortest // config.step) * config.step  # with room for a test
         longest = config.max_length or self.subject.model.train_len
         return self.options.lengths or range(first, longest + 1, config.step) or [first]
@@ -124,6 +126,7 @@ class ByDepth(NeedleMeasure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write the heat map in percent, and the third of the text in which failed tests miss a number."""
         cells, missed = split(rows)
+        # A cell without tests would be an empty row of the table.
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
         lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
         if missed:

@@ -42,6 +42,7 @@ def format_cell(cell: Any) -> str:
         text += f", {cell.n_censored} censored"
     if cell.dips:  # distances nearer than reach that fail
         text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
+    # nan, of a result without a test, is not <= LEVEL.
     if cell.p_adjusted <= LEVEL:
         text += "*"
     elif cell.compared and not isinstance(cell.test, str):

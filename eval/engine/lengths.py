@@ -81,6 +81,7 @@ def read_lengths(corpus: str) -> LengthHistogram:
 
 def natural_lengths(window: int) -> LengthHistogram:
     """Return the length distribution that the paper reports for SlimPajama, scaled to a window; a shape, no corpus."""
+    # The cumulative distribution at every whole length; differences are the shares of lengths.
     edges = np.arange(1, LONGEST + 1)
     # Bin k is the probability of lengths k to k + 1; `append` adds all longer documents to the last bin.
     counts = np.diff(ndtr(np.log(edges / (synthetic.NATURAL_MEDIAN * window)) / synthetic.NATURAL_LOG_STD), append=1.0)

@@ -85,6 +85,7 @@ def setting(word: str, train_len: int, length: int) -> Setting:
     """
     named = parse_method(word, "--distance")
     method = named.pop("method")
+    # Tests shorter than the training length keep the settings of those as long as it.
     target = max(train_len, length)
     assumed = min(train_len, max(1, 2 * target // 3))
     factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
@@ -124,6 +125,7 @@ def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: 
     Raises: ConfigError.
     """
     named = parse_method(word, f"--{kind}")
+    # Derived settings are a set that belongs together: one given parameter turns all of them off.
     if len(named) > 1 or named["method"] not in DERIVED[kind]:
         return named
     return {**named, **setting(named["method"], train_len(), length or train_len()).parameters}
@@ -187,12 +189,14 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
     models: list[Path] = []
     for word in words:
         path = Path(word)
+        # A folder may have a bracket or a star in its name, and is then no pattern.
         if not glob.has_magic(word) or path.exists():
             models.append(path)
             continue
         on_hub = is_hub_id(path)
         taken = []
         others = []
+        # Revisions of a hub are not opened here, because that would download their weights.
         for match in sorted(revisions(word) if on_hub else glob.glob(word), key=natural_key):
             place = Path(match)
             if on_hub or takes(place):

@@ -111,6 +111,7 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     experiment = subject.model.experiment
     config = ProbeConfig() if experiment is None else experiment.tests
     changes: dict[str, Any] = {"distance_tests": config.distance_tests or 100}
+    # A probe takes a number of distances or the distances themselves, and rejects both.
     if options.distances is not None:  # in place of the run's own
         changes["distance_points"] = None
     settings = {item.name for item in fields(ProbeConfig)} - {"haystack"}
@@ -182,13 +183,16 @@ class NeedleMeasure(run.Measure):
                 faults.append(f"--lengths={length}: {rule}; use {shortest} or more")
         if faults:
             raise errors.ConfigError(*faults)
+        # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
+        # A model with a table of positions cannot read longer prompts.
         self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
         self.lengths = chosen or self.probe.lengths
         if not self.lengths:
             rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
             raise errors.ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
+        # A tokenizer of another model would otherwise fail in the middle of the tests.
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])
 

@@ -32,6 +32,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last_only: bool
         run = runs[name]
         columns = {column: run.settings.get(key) for column, key in SETTINGS.items()}
         probes = read_probed(run)
+        # Counts are saved at every probe, so that f and demand are those at its time.
         for record in probes[-1:] if last_only else probes:
             tokens = record["consumed_tokens"]
             path = run.path / f"counts/{folder_name(tokens)}.npz"

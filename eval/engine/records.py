@@ -141,6 +141,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
         if len(records) == before:
             rule = "no results of an evaluation" if path.exists() else "no such file or folder"
             raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
+    # A table without a word about skipped rows would look complete.
     if unread:
         command.show(f"left out rows of {', '.join(unread)}, which are joined with no others", error=True)
     return pd.DataFrame(records)
@@ -153,6 +154,7 @@ def describe_origin(row: Row, file: Path) -> Row:
     for home in (place, *place.parents)[:3]:
         if (home / "config.yaml").is_file():
             return {"row": row, "folder": file.parent, "run": str(home), "settings": read_settings_once(home)}
+    # The model of a Hugging Face folder has no run, and so no settings.
     return {"row": row, "folder": file.parent, "run": "", "settings": {}}
 
 
@@ -182,11 +184,13 @@ def convert_row(row: Row) -> Iterator[Row]:
         }
     if kind is not None or not {"effective_length", "reach"} & set(row):
         return
+    # What remains are summaries, which have no metric that names them.
     shared["evaluation"] = "probe" if "effective_length" in row else "distance"
     shared["alike"] = {name: row.get(name) for name in ("protocol", *NEEDLES[:-1])}  # of no one draw of tests
     for name, low, high, task, unit in SUMMARY:
         score = row.get(name)
         first, last = (row.get(end) for end in ENDS.get(name, ("", "")))
+        # None is a result where a first value was tested: the model failed there.
         if name not in row or (score is None and first is None) or (unit == "pairs" and not score):
             continue
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}

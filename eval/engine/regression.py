@@ -79,6 +79,7 @@ def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tupl
     for column in columns:
         if points[column].isna().any():
             faults[column] = "unknown in some points"
+        # Counts of tokens differ by a pack or two between runs that ran equally long.
         elif np.ptp(np.log(points[column])) < SAME:
             faults[column] = CONSTANT
         elif is_held(points, column):
@@ -115,6 +116,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
 
     The columns must be select_separable.
     """
+    # Bounds without measured points would leave sigma, and the scale of d, undetermined.
     exact = is_measured(points)
     if exact.sum() < len(columns) + SPARE:
         return None
@@ -126,6 +128,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     centre = y.mean()
     side = np.where(exact, 0, np.where(np.isposinf(points["high"]), -1, 1))  # of z in the probability of a bound
     start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
+    # The last parameter is ln h, bounded so that sigma stays within LEAST_SIGMA and MOST_SIGMA.
     limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
     best = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
     d = best.x[:-1]
@@ -149,6 +152,7 @@ def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float,
     z = h * y - x @ d
     exact = side == 0
     value = np.where(exact, parameters[-1] - z**2 / 2, log_ndtr(np.where(exact, 0, side * z)))
+    # By the chain rule: z falls with d by x, and rises with ln h by h y.
     by_z = np.where(exact, -z, side * mills(side * z))
     gradient = np.append(x.T @ by_z + PRIOR**2 * d, -h * (by_z @ y) - exact.sum())
     return float(-value.sum() + PRIOR**2 * (d @ d) / 2), gradient
@@ -170,6 +174,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     columns = list(whole.columns)
     rows = []
     for base in points["base"].unique():
+        # Columns are selected again, because without a base some may no longer differ.
         others = points[points["base"] != base]
         model = fit(others, select_separable(others, columns)[0])
         rows.append({} if model is None else model.reported)

@@ -215,6 +215,7 @@ class Results:
         self.named_by = tuple(named_by)
         self.key = None if key is None else json.dumps(key, sort_keys=True)
         self.stored: dict[str, Row] = {}
+        # Results are appended: a link, as in a folder of somebody else, would change a file elsewhere.
         if path.is_symlink():
             raise errors.ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
         with files.writing(f"-o {path.parent}", "folder"):
@@ -261,6 +262,7 @@ class Results:
         with files.writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
             file.write(lines)
             file.flush()
+            # Finished tests are never run again, so that they must survive a loss of power.
             os.fsync(file.fileno())
 
     def add(self, row: Mapping[str, object], tests: tuple[str, Sequence[Row]] | None = None) -> Row:

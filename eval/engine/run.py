@@ -120,6 +120,7 @@ class Measure:
             cells.append(named)
             if self.results.find(named.row) is None:
                 missing.append((named.tests, named.tokens))
+        # Cells whose rows are known are not limited: they may come from a machine with more memory.
         check_lengths({"lengths": max((tokens for _, tokens in missing), default=0)}, self.subject)
         self.announce(missing)
         with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
@@ -253,6 +254,7 @@ class Measure:
             "device": subject.device.type,
             "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
         }
+        # The name follows from the key: tests of other weights or settings go to other files.
         digest = short_hash(json.dumps(key, sort_keys=True))
         path = self.folder / f"tests-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
         return FinishedTests(Results(path, (by, "test"), key), self.bar, n_tests)

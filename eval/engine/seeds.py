@@ -54,6 +54,7 @@ def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], 
 
     if min(len(first), len(second)) < FEWEST:
         return NONE
+    # The same seeds share their data and first weights, so that their differences vary less than the means.
     if set(first) == set(second):
         return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED, 2 * floor)
     arms = [[*first.values()], [*second.values()]]
@@ -140,6 +141,7 @@ def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | 
 
     if not difference or not deviation:
         return None
+    # Beyond LARGEST standard deviations two seeds suffice in any case.
     size = min(abs(difference) / deviation, LARGEST)
     # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
     fewest = ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2

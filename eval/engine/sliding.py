@@ -147,6 +147,7 @@ def text_losses(
     """
     keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
     wanted = [np.where(marked, text, IGNORE) for marked, text in zip(keys, texts, strict=True)]
+    # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
         for window in cut(len(text), context, stride):
@@ -188,6 +189,7 @@ def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> lis
 
     Source: arXiv:2410.23771, section 3 (LSD, LCL); the bounds are those of the released code.
     """
+    # All documents are scored in one call over their joined ids, so that batches are full.
     sizes = [*map(len, documents)]
     ends, step = np.cumsum(sizes), max(1, short // 4)
     text = subject, np.concatenate(documents), ends, max(sizes)

@@ -73,6 +73,7 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
 def add_p_values(cells: pd.DataFrame) -> pd.DataFrame:
     """Test every result against the first column of its line. Add the test, p, and p adjusted over the table."""
     records: list[Any] = list(cells.itertuples())
+    # A line without a result in the first column has nothing to be compared with.
     base = {record.line: record for record in records if record.number == 0}
     verdicts = {}
     for record in records:
@@ -96,6 +97,7 @@ def compare(first: Any, second: Any) -> Verdict:
 
     if max(first.seeds, second.seeds) > 1:
         return compare_over_seeds(first.by_seed, second.by_seed, (first.floor + second.floor) / 2)
+    # When a sequential length stops depends on its outcomes, which the tests below do not allow for.
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
         return Verdict(LIMITS, p_from_limits(first, second))
     ours, theirs = outcomes(first), outcomes(second)
@@ -157,6 +159,7 @@ def outcomes(record: Any) -> dict[Any, float] | None:
             score = read_score(test, record.row)
             if score is not None:
                 scores[test["test"], test.get("prompt_hash")] = score
+    # A file may hold fewer tests than the row, as after a deletion, or scores of another version.
     complete = len(scores) == record.n and (np.isnan(record.passed) or sum(scores.values()) == record.passed)
     return scores if complete else None
 
@@ -188,6 +191,7 @@ def read_tests(path: Path, changed: int) -> list[Row]:
 
 def read_score(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
     """Read the score of a test; that of a text is its loss per token."""
+    # Measures record a score under names of their own; a text has a sum of losses.
     if "nll" in test:
         return float(test["nll"] / test["tokens"])
     if "found" in test:

@@ -130,6 +130,7 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
     """
     cfg = subject.model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
+    # A typing error such as 10 times the length is refused before a machine runs out of memory.
     most = min(MOST_WINDOWS * subject.model.train_len, total_memory(subject.device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
     if subject.most_tokens is not None:
@@ -150,6 +151,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
         n_tokens += n * tokens
         longest = max(longest, tokens)
         operations += n * count_operations(cfg, tokens)
+    # Timing a pass takes seconds itself, which short tests are spared.
     if operations < SHORT_S * SLOWEST:
         return
     timed = min(TIMED, longest)
@@ -184,6 +186,7 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
     """
     tokenizer = require_tokenizer(model.tokenizer)
     stop_id = first_id(token_ids(model)["eos_token_id"])
+    # A run is tested in the precision of its training; other models on a GPU in bfloat16, as published.
     in_bf16 = device.type == "cuda"
     if model.experiment is not None:
         in_bf16 = model.experiment.train.bf16
@@ -206,6 +209,7 @@ def name_weights(place: Path) -> str:
     if is_hub_id(place):
         return resolve(place).name[:16]
     listed = ""
+    # Hashing the weights would read gigabytes at every start.
     for path in sorted(resolve(place).glob("*.safetensors")):
         stat = path.stat()
         listed += f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n"

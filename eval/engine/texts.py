@@ -104,12 +104,14 @@ def sample_texts(
     ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
     check_ids(np.append(ids, first), vocab_size)
     size = max(1, n_tokens - len(first))
+    # The first token of a piece is the tokenizer's own and takes the place of one token of the text.
     pieces = len(ids) // size
     if pieces < texts:
         raise DataError(
             f"{option}={texts}: {name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens; "
             "lower it, shorten the texts or give a longer --text"
         )
+    # A permutation, so that more texts of the same seed begin with those of fewer.
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
     rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
     return np.stack(rows)[:, :n_tokens].astype(np.int64)
@@ -131,6 +133,7 @@ class OnTexts(run.Measure):
     def path(self) -> Path:
         """The file of the rows; the device changes no number and does not name it."""
         model = self.subject.model
+        # The options of a subclass are part of the name too.
         settings = asdict(self.options)
         del settings["device"]
         digest = short_hash(json.dumps({**settings, "method": model.method}, sort_keys=True))

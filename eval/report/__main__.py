@@ -97,6 +97,7 @@ def reject_another(output: Path, names: Sequence[str]) -> None:
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
+    # The page lists its runs in a line of its script, by which it is recognised.
     members = re.search(r"^const members = (.*);$", text, re.M)
     if members is None:
         raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
@@ -117,8 +118,10 @@ def page_spec(figure: Figure) -> dict[str, Any]:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
     spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
+    # The page sets its own ground, light or dark.
     spec["config"].pop("background")
     spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
+    # Every layer filters its own rows by the field of the page, because layers may have data of their own.
     for part in spec.get("spec", spec)["layer"]:
         part["transform"] = [{"filter": CHOSEN}, *part.get("transform", [])]
     return spec
@@ -141,6 +144,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
+    # An open page compares the stamp, and reloads when it differs.
     stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render({**content, "stamp": stamp})

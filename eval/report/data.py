@@ -79,6 +79,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
     sizes = Counter(arms.values())
     for name, arm in arms.items():
         arms[name] = f"{arm}, n = {sizes[arm]}"
+    # Runs of an arm follow one another, with the numbers in the names of arms rising.
     order = sorted(probed, key=lambda name: natural_key(arms[name]))
     rows: dict[str, list[Row]] = {kind: [] for kind in FRAMES}
     for name in order:
@@ -88,8 +89,10 @@ def read_runs(places: Sequence[Path]) -> Runs:
     frames = {}
     for kind, columns in FRAMES.items():
         frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["arm", "run", *columns])
+    # A list of distances has no place in a cell of the page.
     for kind in ("runs", "probes", "reaches"):
         frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
+    # The same method may have been evaluated twice, with fewer and with more tests.
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
@@ -144,6 +147,7 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
 def list_losses(run: ProbedRun) -> list[Row]:
     """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
     logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
+    # A run logs thousands of steps: means of equal parts keep the page small.
     size = math.ceil(len(logged) / BINS) or 1
     rows: list[Row] = []
     for start in range(0, len(logged), size):
@@ -159,10 +163,12 @@ def list_losses(run: ProbedRun) -> list[Row]:
 
 def last_rows(run: ProbedRun) -> list[Row]:
     """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
+    # Later rows take the place of earlier ones, so that the order of writing counts.
     files = sorted(list_results(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated: list[Row] = []
     for file in files:
         evaluated += with_reach(RunFolder(file.parent).read(file.name))
+    # Evaluations of earlier checkpoints are excluded: the page shows the run at its end.
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     last = []
     for row in (*with_reach(RunFolder(run.path).records("probes.jsonl")), *evaluated):
@@ -208,6 +214,7 @@ def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame
     """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
+    # Limits of shares lie within 0 and 1.
     ends = SHARES if value == "score" else None
     means = [mean_over_seeds(values, ends) for values in lists[value]]
     limits = pd.DataFrame(means, columns=["mean", "low", "high"])
@@ -253,6 +260,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     for key, group in outcomes(rows, value).groupby([*by], sort=False):
         n = len(group)
         about = {**dict(zip(by, key, strict=True)), "of": n}
+        # A mean that includes a bound would be no estimate of reach.
         if n > 1 and (group["outcome"] == RUN).all():
             mean, low, high = mean_over_seeds(group[value].tolist())
             point = {value: mean, "low": np.maximum(low, 0), "high": high, "runs": n, "outcome": MEAN}

@@ -55,10 +55,12 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     groups = reach_points(runs.probes, ["arm", "probe"], value).merge(at, on=["arm", "probe"])
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
+    # Arms at one probe have equal tokens, and their points would cover one another.
     step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
     shift = {arm: step * (number - (len(runs.arms) - 1) / 2) for number, arm in enumerate(runs.arms)}
     rows, groups = (table.assign(at=table["tokens"] + table["arm"].map(shift)) for table in (rows, groups))
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
+    # A line through the means stops where a run of the arm is censored: a gap, no false mean.
     line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
     line[value] = line[value].where(is_whole)
     plot = partial(plot_rows, x="at", y=value, series="arm", names=runs.arms)
@@ -83,6 +85,7 @@ def reach_by_method(runs: Runs) -> Figure | None:
     if len(methods) < 2:
         return None
     points = points.set_index("method").loc[methods].reset_index()
+    # An open limit would stretch the axis to infinity.
     points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
     chart = by_arm(
         runs,
@@ -127,6 +130,7 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
     """Fold the runs of an arm by shift and window, with the text of each cell."""
     parameters = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
     rows = reaches.join(parameters.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
+    # Arms that tried a single shift or window have no grid to show.
     sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
     by = ["arm", "shift", "window"]
     groups = reach_points(rows[(sizes >= 2).all(axis="columns")], by).groupby(by, sort=False)
@@ -139,6 +143,7 @@ def by_distance(runs: Runs) -> Figure | None:
     rows = runs.distances
     reach = outcomes(runs.reaches).groupby("method")["reach"].median()
     arms = rows.groupby("method")["arm"].nunique()
+    # plain first, then the methods that most arms have, then those that reach farthest.
     chosen = sorted(arms.index, key=lambda name: (name != "plain", -arms[name], -reach.get(name, 0)))
     chosen = chosen[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)])

@@ -53,6 +53,7 @@ def run_table(name: str, jobs: int) -> int:
             runs = [base, *plan_branches(name, seed, base, RUNS)]
             if status := train(runs, jobs) or run_each("eval.distance", runs, jobs, test_options):
                 return status
+            # A seed is recorded as a whole: one that was stopped is continued, and counted once.
             pack([*before, *(run.path for run in runs)], table)
     return 0
 

@@ -97,6 +97,7 @@ def condition_rows(table: str, runs: pd.DataFrame) -> Iterator[Row]:
         reaches = [write_reach(*pair) for pair in zip(mine["reach"], mine["last_distance"], strict=True)]
         row: Row = {table: condition, "n": len(mine), "acquired": mine["acquired"].sum()}
         row |= {"accuracy": f"{mine['accuracy'].mean():.2f}", "reach of each seed": " ".join(reaches), "mean": "-"}
+        # A reach that is only bounded has no mean.
         if all(each.isdigit() for each in reaches):
             mean, low, high = np.exp(mean_with_limits(np.log(mine["reach"]).tolist()))
             row["mean"] = f"{mean:.0f}" if math.isnan(low) else f"{mean:.0f} ({low:.0f} to {high:.0f})"
@@ -110,6 +111,7 @@ def verdict_rows(runs: pd.DataFrame) -> Iterator[Row]:
         mine = runs[(runs["table"] == prediction.table) & runs["condition"].isin([prediction.one, prediction.other])]
         if mine["condition"].nunique() == 2:
             rows.append((prediction, compare(prediction, mine)))
+    # Holm's correction covers the predictions of one experiment, as they were registered.
     for experiment in ("S1", "S3"):
         tested = [row for each, row in rows if each.least is not None and each.table.startswith(experiment)]
         adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
@@ -123,6 +125,7 @@ def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:
     """Compute the mean difference of seeds, its limits and p."""
     by_seed = runs.pivot(index="seed", columns="condition", values="accuracy")
     differences = (by_seed[prediction.one] - by_seed[prediction.other]).dropna().tolist()
+    # A run without retrieval has an accuracy of about 0 whatever its condition, which t limits do not allow for.
     ends = None if runs["acquired"].all() else DIFFERENCES
     mean, low, high = mean_with_limits(differences, ends=ends)
     _, low_90, high_90 = mean_with_limits(differences, 0.90, ends=ends)

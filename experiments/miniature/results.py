@@ -77,6 +77,7 @@ def read_run(place: Path) -> Iterator[Row]:
     """Read the reaches of a run."""
     settings = read_settings(place)
     mine = {name: settings[name] for name in NATURAL}
+    # Exactly one condition has the settings of a recorded run.
     (condition,) = (name for name, changed in CONDITIONS.items() if mine == NATURAL | changed)
     run = lab.open_run(place)
     about = {"condition": condition, "seed": settings["run.seed"], "f": run.f()[settings["data.window"] // 2]}
@@ -128,6 +129,7 @@ def plot(runs: pd.DataFrame, path: Path) -> None:
     mine = mine.assign(tokens=(mine["consumed_tokens"] / 1e6).round(1))
     plot_reach = partial(plot_rows, x="tokens", y="reach", series="condition", names=VARIED)
     plot_reach = partial(plot_reach, x_title="consumed tokens (millions)", y_title="reach (tokens)")
+    # A mean of the seeds that have begun would jump as late ones join.
     full = mine.groupby(["condition", "tokens"]).filter(lambda rows: len(rows) == N_SEEDS)
     means = full.groupby(["condition", "tokens"])["reach"].mean().reset_index()
     lines = plot_reach(means, title=f"Reach at a window of 192, n = {N_SEEDS}", marks=False)

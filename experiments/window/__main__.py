@@ -87,6 +87,7 @@ def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
             if any(each.startswith(f"{name}-{seed}-") for each in recorded):
                 n_used += 1
                 continue
+            # A base model that never acquired retrieval is recorded, and is not trained again.
             if f"{stage.bases}-{seed}-base_{MOST_BASES}" in recorded:  # without branches: it was not used
                 continue
             print(f"{name}, seed {seed}", flush=True)
@@ -108,6 +109,7 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
     base = plan_base(name, seed, folder)
     bases: list[PlannedRun] = []
     while True:
+        # Signed before training: the predictions are older than the result.
         sign(base, stage)
         if status := train([base], 1) or evaluate(name, [base], 1):
             return status, []

@@ -10,9 +10,8 @@ import pandas as pd
 from experiments.demand.plans import CONDITIONS, PLANS
 from experiments.demand.results import read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
-from lab.core import chart_style as looks
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
-from lab.core.chart_style import BEYOND
+from lab.core.chart_style import BELOW, BEYOND, RUN
 from lab.core.rows import Row
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
@@ -44,19 +43,21 @@ def window_panel(records: Records) -> Any:
     rows: list[Row] = []
     for _, run in runs.iterrows():
         tokens = f"{run['tokens'] // 1_000_000}M tokens"
-        shown = [(PLAIN, tokens)]
+        series = [(PLAIN, tokens)]
         if run["stage"] == "W_1M":
-            shown += [(HALF, f"{tokens}, STRING"), (DCA, f"{tokens}, DCA")]
-        for method, name in shown:
+            series += [(HALF, f"{tokens}, STRING"), (DCA, f"{tokens}, DCA")]
+        for method, name in series:
             reach = run[method]
-            outcome = BEYOND if reach >= run[f"{method} last"] else looks.RUN
+            outcome = BEYOND if reach >= run[f"{method} last"] else RUN
             if math.isnan(reach):  # on the lower edge, so that the median counts it
-                reach, outcome = LIMITS[0], looks.BELOW
+                reach, outcome = LIMITS[0], BELOW
             rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
     table = pd.DataFrame(rows).sort_values(["series", "window"])
+    # plain first, then STRING, then DCA, as in the tables.
     names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
     plot = partial(plot_rows, x="window", y="reach", log_x=True, log_y=True, width=WIDTH, y_limits=LIMITS)
     plot = partial(plot, x_title="window (tokens)", y_title="reach (tokens)")
+    # A median exists where some reaches are bounds, a mean does not.
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     ends = [{"window": window, "reach": window, "series": "window"} for window in sorted(set(table["window"]))]
     equal = plot(ends, color=GREY, marks=False)

@@ -75,6 +75,7 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
         reaches[f"{label} last"] = reach["last_distance"]
     counts = SavedCounts.read(place / "counts.npz")
     provenance = json.loads((place / "provenance.json").read_text("utf-8"))
+    # Of S2 the question is demand beyond 64 tokens at a window of 192.
     middle = window // 2 if stage.startswith("W") else 120
     demand = {"f": int(counts.f[middle]), "g": counts.g_from(middle if stage.startswith("W") else 65)}
     runs.append({**about, "acquired": acquired, "tokens": config["train"]["tokens"], **reaches, **demand, **provenance})
@@ -92,6 +93,7 @@ def accuracy(
 ) -> "pd.Series[float]":
     """Average the accuracy of each seed over the distances of a band, in prompts of the window or shorter."""
     cells = records.cells
+    # Cells of a shorter prompt are told from those of a full one by its length.
     length = cells["window"] if prompt is None else prompt
     chosen = (cells["stage"] == stage) & (cells["branch"] == branch) & (cells["method"] == method)
     chosen &= (cells["prompt"] == length) & (cells["distance"] >= low) & (cells["distance"] <= high)

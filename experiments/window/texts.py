@@ -66,6 +66,7 @@ def write_texts(folder: Path, seed: int) -> None:
     for each in (LONG, SHORT):
         corpus = Synthetic(**COMMON, **each.settings)
         sample += map(corpus.document, range(SAMPLE))
+    # All seeds share a tokenizer, so that distances in tokens are comparable.
     tokenizer = train_bpe(sample, VOCABULARY)
     folder.mkdir(parents=True, exist_ok=True)
     streams = itertools.count(1 + 100 * seed)  # no two have the same seed

@@ -42,6 +42,7 @@ def ln_growth(records: Records) -> "pd.Series[float]":
     runs = records.runs[records.runs["stage"] == "W_1M"]
     shorter = runs[runs["branch"] == "192"].set_index("seed")
     longer = runs[runs["branch"] == "384"].set_index("seed")
+    # Bounds are taken on the side that makes the difference smaller, so that growth is never overstated.
     is_end = shorter[PLAIN] >= shorter[f"{PLAIN} last"]
     most = shorter[PLAIN].mask(is_end, 192)  # without a reach there is no difference
     return np.log(longer[PLAIN].fillna(DISTANCES[0])) - np.log(most)
@@ -115,6 +116,7 @@ def verdict_rows(records: Records) -> Iterator[Row]:
             differences = prediction.differences(records).dropna()
             if len(differences):
                 rows.append((prediction, compare_seeds(prediction, differences.tolist())))
+        # Equalities have no p, and do not count among the m of Holm's correction.
         tested = [row for prediction, row in rows if prediction.least is not None and row["n"] >= FEWEST]
         adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
         for row, p in zip(tested, adjusted, strict=True):
@@ -146,6 +148,7 @@ def judge_prediction(prediction: Prediction, row: Mapping[str, Any]) -> str:
     if row["n"] < FEWEST or math.isnan(row["low"]):
         return "described"
     if prediction.least is None:
+        # Two one-sided tests at 5% are the 90% limits.
         if row["low 90"] > -MARGIN and row["high 90"] < MARGIN:
             return "equal"
         if prediction.is_one_sided:
