@@ -114,6 +114,7 @@ def open_model(
         return open_hugging_face(folder, name, overrides, device, window)
     checkpoint = open_checkpoint(folder)
     folder = checkpoint.folder.parent.parent
+    # Sizes and hashes of the manifest are checked before any file is used.
     check_files(folder)
     experiment = load_experiment(folder / CONFIG, overrides)
     decoder = decoder_builder(experiment)(None)  # no seed: the weights of the checkpoint replace all
@@ -169,6 +170,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     if faults:
         raise ConfigError(*faults)
     values = nest(overrides)
+    # STRING's shift and window follow from the folder's training length, which its dataclass does not know.
     chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}

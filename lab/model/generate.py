@@ -42,12 +42,12 @@ def greedy(
     A row ends with the token `stop_id`, or when `ended` returns true for it. `ended` receives the answers so far
     of rows that have not ended, int64 (rows, n), and the numbers of their prompts, int64 (rows,), after every new token
     but the last possible one, and returns bool (rows,). It must decide each row by that row alone: rows come in any
-    order and number, and some come twice. The token that ends a row is kept; the caller removes it.
+    order and number, and some come a second time. An answer includes the token that ends it; the caller removes it.
 
     The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
     during training does not affect it.
 
-    Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
+    Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row is padded by `stop_id`, or by 0.
     """
     answers = prompts.new_full((len(prompts), n_tokens), stop_id or 0)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)

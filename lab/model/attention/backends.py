@@ -132,7 +132,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "varlen", "torch's variable-length kernel is FlashAttention 3's"
     without = ""  # nothing to report of a package that is not installed
     if error:
-        without = f"; FlashAttention 3 is left out: {error}"
+        without = f"; FlashAttention 3 is not used: {error}"
     error = import_error("flash_attn")
     if error is None:
         return "flash", f"flash-attn is installed{without}"

@@ -89,33 +89,34 @@ class LayerLogits:
 
 @torch.no_grad()
 def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute of each target the loss in nats, 1 where no other token is more likely, and its logit; else 0.
+    """Compute for each target its loss in nats, 1 if no other token is more likely, and its logit; all 0 without one.
 
-    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+    The head's logits are computed for tokens with a target only, some rows at a time, and normalised in float64.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (3, B, T).
     Raises: DataError for a loss that is not finite.
     """
-    wanted = targets.flatten()
-    scores = torch.zeros(3, len(wanted), dtype=torch.float64, device=tokens.device)
-    for places, logits in scored_logits(decoder, tokens, targets >= 0):
-        of_target = logits.gather(1, wanted[places, None])[:, 0]
-        is_most = (of_target >= logits.amax(-1)).double()
-        scores[:, places] = torch.stack([logits.logsumexp(-1) - of_target, is_most, of_target])
+    flat = targets.flatten()
+    scores = torch.zeros(3, len(flat), dtype=torch.float64, device=tokens.device)
+    for indices, logits in scored_logits(decoder, tokens, targets >= 0):
+        target_logits = logits.gather(1, flat[indices, None])[:, 0]
+        is_most_likely = (target_logits >= logits.amax(-1)).double()
+        scores[:, indices] = torch.stack([logits.logsumexp(-1) - target_logits, is_most_likely, target_logits])
     check_finite(scores, "losses")
     return scores.view(3, *targets.shape)
 
 
-def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Compute the logits of some tokens at a time: their places in the flat (B * T,), and float64 (n, V)."""
+def scored_logits(decoder: AnyDecoder, tokens: Tensor, is_scored: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute the logits of some scored tokens at a time: their indices in the flat (B * T,), and float64 (n, V)."""
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     if isinstance(decoder, Foreign):
-        for places, logits in decoder.scored_logits(tokens, wanted):
-            yield from zip(places.split(rows), map(Tensor.double, logits.split(rows)), strict=True)
+        for indices, logits in decoder.scored_logits(tokens, is_scored):
+            # Its parts are larger than a block: converted as a whole they would take twice their memory again.
+            yield from zip(indices.split(rows), map(Tensor.double, logits.split(rows)), strict=True)
         return
     x_BTD = decoder.embedding(tokens)
     for block, layout in decoder.with_layouts(decoder.layout(tokens)):
         x_BTD = block(x_BTD, layout, None)
     hidden = x_BTD.flatten(0, 1)
-    for places in wanted.flatten().nonzero()[:, 0].split(rows):
-        yield places, decoder.head(decoder.norm(hidden[places])).double()
+    for indices in is_scored.flatten().nonzero()[:, 0].split(rows):
+        yield indices, decoder.head(decoder.norm(hidden[indices])).double()

@@ -85,8 +85,8 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
     if read_json(folder / NAME).get("model_type") in FAMILIES:
         return read_settings(folder)
     with reading(folder) as transformers:
-        options = {"local_files_only": True, "trust_remote_code": False}
-        config = transformers.AutoConfig.from_pretrained(folder, **options).get_text_config()
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = config.get_text_config()
     for name in WINDOWS:
         if length := getattr(config, name, None):
             return {**config.to_dict(), "max_position_embeddings": length}
@@ -179,6 +179,7 @@ def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
     window = settings.get("sliding_window")
     rope = collect_rope(settings)
     dense = "attention sees all preceding tokens"
+    # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
     slides = family == "mistral" and window is not None and type(reach) is int and window < reach
     layers = set(settings.get("layer_types") or ()) - {"full_attention"}
     unknown = rope["rope_type"] not in READ_AS and not own_frequencies
@@ -203,6 +204,7 @@ def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
         if isinstance(value, dict):  # transformers' form for types of layers, each with its own rotary settings
             faults.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
     if not faults and not own_frequencies:
+        # The method checks its parameters itself; each line gets the section of config.json in front.
         try:
             method = frequency_settings(settings)
             validated(FREQUENCY_METHODS[method["method"]], method)

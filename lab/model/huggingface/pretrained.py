@@ -70,6 +70,7 @@ def load_pretrained(
     n = 2 * len(frequencies.inv_freq)
     if n != cfg.head_dim:
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
+    # No memory for weights that the folder's tensors replace.
     with torch.device("meta"):
         decoder = Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=None)
     decoder.load_state_dict(load_tensors(folder, decoder, dtype, device), assign=True)
@@ -191,6 +192,8 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
         for name in file.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118, which is no dictionary
+            # A file may contain stale copies of tensors that the index assigns to another one. What the index does
+            # not list, and everything without an index, is read where it is.
             if listed.get(name, path.name) != path.name:
                 copies[name] = path.name
             elif not name.endswith(NO_WEIGHT):

@@ -103,6 +103,7 @@ def yarn_settings(rope: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     values["truncate"] = bool(rope.get("truncate", True))
     if "factor" in rope:
         values["factor"] = ratio if rope["factor"] is None else rope["factor"]
+    # DeepSeek states two scales: the factor on cos and sin is the ratio of YaRN's factor for each.
     scale, other = rope.get("mscale"), rope.get("mscale_all_dim")
     if scale and other and rope.get("attention_factor") is None and "factor" in values:
         growth = 0.1 * math.log(max(1.0, values["factor"]))
