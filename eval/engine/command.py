@@ -32,7 +32,7 @@ SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
     f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
-    "-o": " FOLDER\n      Where results and pictures are written; left out, eval/ of a run, or results/COMMAND-NAME.",
+    "-o": " FOLDER\n      Where results and pictures are written; default: eval/ of a run, or results/COMMAND-NAME.",
     "--plot": "\n      Draw the picture beside the results.",
     "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
 }
@@ -226,7 +226,7 @@ class TextOptions(DrawnOptions):
     texts: schema.Tests = 10
     """Texts, pieces of the source that do not overlap."""
     text: schema.PathText | None = None
-    """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
+    """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; default: a run's
     corpus: held-out documents, fresh filler."""
 
 
@@ -235,7 +235,7 @@ class CellOptions(DrawnOptions):
     """Options of measurements that are made of cells."""
 
     batch: schema.Tests | None = None
-    """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
+    """Rows that the model runs side by side; default: up to 16384 tokens together, 64 rows at most."""
 
     def rows(self, length: int) -> int:
         """Choose how many rows of a length run side by side.

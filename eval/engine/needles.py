@@ -31,59 +31,59 @@ X_TITLE = "length (tokens)"
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleOptions(schema.Section):
-    """Options of all needle tests; those left out are as in the run's own probe."""
+    """Options of all needle tests; defaults are those of the run's own probe."""
 
     digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of each number; left out, the run's, or 6."""
+    """Digits of each number; default: the run's, or 6."""
     haystack: schema.PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
+    """Text file to hide the numbers in; default: as in the run's own probe. A model of no run needs one."""
     seed: schema.Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    """Seed of the tests; default: the run's probe.seed, or 0."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions(NeedleOptions):
-    """Options of this command; those left out are as in the run's own probe."""
+    """Options of this command; defaults are those of the run's own probe."""
 
     by: Literal["length", "depth", "method"] | None = None
-    """What shares are shown by; left out, method where --distance names several, else length."""
+    """What shares are shown by; default: method where --distance names several, else length."""
     lengths: tuple[schema.Length, ...] | None = None
-    """Lengths in tokens by depth or method, prompt and answer together; left out, the run's own up to the window (for a
+    """Lengths in tokens by depth or method, prompt and answer together; default: the run's own up to the window (for a
     Hugging Face folder eighths of the window) by depth, and the training length by method."""
     depths: Annotated[int, Ge(1), Le(200)] | None = None
-    """Depths, equal parts of the text's first 99%, a whole number of them to a needle; left out, three to a needle."""
+    """Depths, equal parts of the text's first 99%, a whole number of them to a needle; default: three to a needle."""
     train_len: schema.Length | None = None
-    """Training length in tokens that methods' settings are derived from; left out, the model's training window."""
+    """Training length in tokens that methods' settings are derived from; default: the model's training window."""
     tests: schema.Tests | None = None
-    """Tests at each length; left out, the run's, or 500."""
+    """Tests at each length; default: the run's, or 500."""
     step: schema.Length | None = None
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
     max_length: schema.Length | None = None
-    """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
+    """Longest length; every length up to it is probed. By default, a probe stops at the first length that fails."""
     protocol: ProtocolName | None = None
     """Tests of the lab (ours), or of the paper's released script, with the question for other models (released) or for
     Llama-3.1 (released_llama31)."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
-    """Numbers hidden in each test; left out, the run's, or 4."""
+    """Numbers hidden in each test; default: the run's, or 4."""
     required: schema.Positive | None = None
-    """Numbers that must be found for a test to pass; left out, the run's, or 2."""
+    """Numbers that must be found for a test to pass; default: the run's, or 2."""
     threshold: schema.Share | None = None
-    """Share of tests that must pass for a length to pass; left out, the run's, or 0.8."""
+    """Share of tests that must pass for a length to pass; default: the run's, or 0.8."""
     thresholds: tuple[schema.Share, ...] | None = None
     """Further thresholds of effective length; a probe without max_length continues until all have failed."""
     confidence: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Probability with which limits hold the true share, at least; left out, the run's, or 0.95."""
+    """Probability with which limits hold the true share, at least; default: the run's, or 0.95."""
     sequential: bool | None = None
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
-    """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
+    """Maximum probability that a sequential length gets another verdict than with all tests; default: 0.005."""
     answer_budget: schema.Length | None = None
-    """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
+    """Tokens of each length that are left for the answer; default: the run's, in another protocol 64, in the released
     ones 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
-    """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
+    """Most tests that generate together; default: the run's, or 64 on a CPU, more on a GPU."""
 
     def rules(self) -> list[str]:
         counts = Counter(sorted(self.lengths or ()))
@@ -92,19 +92,19 @@ class ProbeOptions(NeedleOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OneNumberOptions(NeedleOptions):
-    """Options of one-number tests; those left out are as in the run's own probe."""
+    """Options of one-number tests; defaults are those of the run's own probe."""
 
     distances: tuple[schema.Length, ...] | None = None
-    """Distances in tokens, rising, with commas between them; left out, `points` of them."""
+    """Distances in tokens, rising, with commas between them; default: `points` of them."""
     points: Annotated[int, Ge(2)] | None = None
-    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; default: as in the
     run's own probe, or 14."""
     tests: schema.Tests | None = None
-    """Tests at each distance; left out, as in the run's own probe, or 100."""
+    """Tests at each distance; default: as in the run's own probe, or 100."""
 
 
 def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> effective_distance.DistanceProbe:
-    """Build the one-number tests of a model, whose settings left out are those of the run's own probe.
+    """Build the one-number tests of a model, with the defaults of the run's own probe.
 
     Raises: LabError.
     """
