@@ -176,8 +176,7 @@ class Recording:
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
         self.timed_tokens = state.consumed
-        mean = "-" if loss is None else f"{loss:.3f}"
-        self.shown = f"loss {mean}, {tokens_per_s:,.0f} tok/s"
+        self.shown = f"loss {'-' if loss is None else format(loss, '.3f')}, {tokens_per_s:,.0f} tok/s"
         if self.launch.is_first:
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
@@ -222,16 +221,9 @@ class Wandb:
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
-        begin: Any = partial(
-            wandb.init,
-            project="probe-lab",
-            name=experiment.run.name,
-            config=experiment.to_dict(),
-            settings=settings,
-            # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
-            dir=str(experiment.run.path),
-            resume="auto",
-        )
+        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
+        # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
+        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path), resume="auto")
         asked = experiment.track.wandb
         try:
             self.run = begin(mode=asked)
@@ -304,6 +296,5 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
     for name, position in positions.items():
         metrics[name.replace("f_at", "g_from")] = beyond[position].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
-    # rounded up, because i must be 3L/4 or more: -(-a // b) is the ceiling of a / b
-    metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
+    metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)  # from the ceiling of 3L/4 on
     return metrics

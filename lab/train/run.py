@@ -58,8 +58,7 @@ class Assembled:
 
     parts: Parts
     recipe: Recipe
-    state: TrainState = field(init=False)
-    """What is trained, once it is built."""
+    state: TrainState = field(init=False)  # once it is built
 
     def fit(self) -> None:
         """Build the decoder, restore the checkpoint that the run resumes from, and train."""
@@ -123,9 +122,7 @@ def run_experiment(
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
-        start = Start(experiment, launch)
-        if not restart:
-            start = Start(experiment, launch, find_start(experiment, launch, resume=resume))
+        start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
         if is_over(start):
             if launch.is_first:
                 show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
@@ -153,8 +150,7 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
     experiment, launch = start.experiment, start.launch
     probes = experiment.probe is not None
     # A sum depends on the number of threads in its last digits, so that a resumed run takes those it began with.
-    begun_with = start.folder.threads() if resume else None
-    threads = set_threads(experiment.train.threads or begun_with, launch)
+    threads = set_threads(experiment.train.threads or (start.folder.threads() if resume else None), launch)
     run = assemble(start)
     check_prepared(experiment.data)
     data = run.parts.data
