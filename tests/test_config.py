@@ -149,6 +149,20 @@ def test_naming_the_tag_that_was_meant_anyway_keeps_the_keys(tmp_path):
     assert load(tmp_path / "a.yaml", "--data.corpus.name=synthetic").data.corpus.documents == 400
 
 
+def test_a_method_of_a_file_is_complete_and_an_override_changes_one_setting_of_it(tmp_path):
+    (tmp_path / "run").mkdir()
+    yarn = ("--position.frequency.method=yarn", "--position.frequency.train_len=48", "--position.frequency.factor=2")
+    base = load(CONFIG, *yarn, "--position.frequency.beta_fast=16")
+    (tmp_path / "run" / "config.yaml").write_text(base.to_yaml())
+    start = f"start: {{path: {tmp_path / 'run'}}}\n"
+    (tmp_path / "a.yaml").write_text(start)
+    chosen = load(tmp_path / "a.yaml", "--position.frequency.factor=4").position.frequency
+    assert (chosen.factor, chosen.beta_fast) == (4, 16)
+    (tmp_path / "a.yaml").write_text(f"{start}position: {{frequency: {{method: yarn, train_len: 48, factor: 4}}}}\n")
+    chosen = load(tmp_path / "a.yaml").position.frequency
+    assert (chosen.factor, chosen.beta_fast) == (4, 32)  # the default, not the run's
+
+
 @pytest.mark.parametrize(("words", "start"), WRONG.items(), ids=WRONG)
 def test_a_wrong_setting_is_answered_in_one_line(words, start):
     check_faults(faults_of(*words.split()), [start])
@@ -186,7 +200,6 @@ NO_CONFIG = {
     "python_object": ("a: !!python/object:os.system x\n", "line 1: not YAML ("),
     "deep_lists": (f"a: {'[' * 1500}{']' * 1500}\n", "not YAML ("),
     "beyond_unicode": ('run: {name: "\\UFFFFFFFF"}\n', "not YAML ("),
-    "number": ("3\n", NO_SECTIONS),
     "empty": ("", NO_SECTIONS),
     "list": ("- a\n", NO_SECTIONS),
 }
