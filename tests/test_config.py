@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ TEXT = CONFIG.read_text()
 WRONG = {
     # unknown, with the nearest name
     "--model.lr=1": "model.lr=1: unknown setting; did you mean optim.lr?",
-    "--data.corpus.name=sythetic": "data.corpus.name=sythetic: unknown; did you mean synthetic?",
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
     "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
     "--run.name=a/b": "run.name=a/b: must be a plain folder name",
@@ -37,8 +37,6 @@ WRONG = {
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
-    # no setting at all
-    "--data.window --run.seed=1": "data.window=True: must be a whole number",
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
 }
 JOINED = "--data.mode=concatenated"
@@ -168,16 +166,13 @@ def test_a_wrong_setting_is_answered_in_one_line(words, start):
     check_faults(faults_of(*words.split()), [start])
 
 
-MISSPELT = {  # what follows from one typo is not told
-    "d_model: 32": ("d_modle: 32", "model.d_modle=32: unknown setting; did you mean model.d_model?"),
-    "\noptim:": ("\noptimm:", "optimm: unknown setting; did you mean optim?"),
-}
-
-
-@pytest.mark.parametrize(("right", "wrong", "line"), [(right, *wrong) for right, wrong in MISSPELT.items()])
-def test_one_typo_is_one_line(tmp_path, right, wrong, line):
-    assert right in TEXT
-    check_faults(faults_of(text=TEXT.replace(right, wrong), place=tmp_path), [line])
+@pytest.mark.parametrize(("right", "wrong"), [("model.d_model=32", "model.d_modle=32"), ("optim", "optimm")])
+def test_one_typo_is_one_line(tmp_path, right, wrong):
+    """And what follows from it is not reported."""
+    old, new = (name.rpartition(".")[2].replace("=", ": ") for name in (right, wrong))
+    text = re.sub(rf"\b{old}\b", new, TEXT, count=1)
+    meant = right.partition("=")[0]
+    check_faults(faults_of(text=text, place=tmp_path), [f"{wrong}: unknown setting; did you mean {meant}?"])
 
 
 def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
@@ -188,8 +183,7 @@ def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
 
 def test_a_setting_of_another_member_is_not_answered_with_itself():
     (line,) = faults_of("--data.corpus.name=synthetic", "--data.corpus.path=x")
-    assert line.startswith("data.corpus.path=x: unknown setting; ")
-    assert "did you mean data.corpus.path?" not in line
+    assert "data.corpus.path" not in line.partition("; ")[2]
 
 
 NO_SECTIONS = "must hold sections (model:, data:, train:, ...)"

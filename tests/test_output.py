@@ -28,22 +28,11 @@ def shell(words, rest, cwd=ROOT, **environment):
     return subprocess.run(words, check=False, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, env=env)
 
 
-@pytest.mark.parametrize(
-    ("rest", "status", "says"),
-    [
-        ("| head -1", 0, ""),
-        (">&-", 0, ""),
-        ("2>&-", 0, ""),
-        (">/dev/full", 0, "stdout: cannot be written "),
-        ("2>/dev/full", 0, ""),
-    ],
-)
-def test_a_command_that_prints(rest, status, says):
+@pytest.mark.parametrize("rest", ["| head -1", ">&-", "2>&-", ">/dev/full", "2>/dev/full"])
+def test_a_command_that_prints(rest):
     done = shell(PRINTS, rest)
-    assert done.returncode == status, done.stderr
-    assert done.stderr.startswith(says)
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == bool(says)
+    reported = [line.partition(" (")[0] for line in done.stderr.splitlines()]
+    assert (done.returncode, reported) == (0, ["stdout: cannot be written"] * (rest == ">/dev/full"))
 
 
 def test_a_result_that_is_lost_is_a_failure():
@@ -58,9 +47,7 @@ def test_a_result_that_is_lost_is_a_failure():
 
 def test_characters_that_the_encoding_lacks_are_written_as_escapes():
     done = shell([sys.executable, "-m", "lab.fit", "configs/größe.yaml"], "", PYTHONIOENCODING="ascii")
-    assert done.returncode == 2
-    assert "gr\\xf6\\xdfe" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, "gr\\xf6\\xdfe" in done.stderr, done.stderr.count("\n")) == (2, True, 1)
 
 
 @pytest.fixture(scope="module")
