@@ -128,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             near = f"did you mean {OTHERWISE[words[0]]}?"
         show(f"{words[0]}: unknown command; {near}", error=True)
         return EXIT_BAD_INPUT
+    # The command's module runs as by `python -m`, and reads its arguments from sys.argv.
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     try:
         runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)

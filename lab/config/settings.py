@@ -62,10 +62,12 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
         load_plugins(file.get("plugins"), str(path), folder)
 
     above = nest(changes)
+    # An empty section of the file, `model:` with nothing below it, inherits like a missing one.
     for name in INHERITING:
         section(file, name)
     name_members(file, part)
     imply_text(file, above)
+    # The tags of the file are known by now, so that an override that repeats one keeps the member's settings.
     stated = merge(file, above)
     # A file states a method or a layer pattern as a whole, so that a start adds nothing within what the file names.
     settings = merge(inherit(file, stated), stated)

@@ -81,6 +81,7 @@ class CommandSpec:
             >>> CommandSpec(values=("-o",)).read(["run", "--n=3", "-o", "out", "--fast"])
             Arguments(positional=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
         """
+        # Without abbreviations, or --plo=1, which is a setting of some command, would be read as --plot.
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for name in self.flags:
             parser.add_argument(name, action="store_true")
@@ -231,6 +232,7 @@ def run(
             lines = ["--help=all lists every setting, its default and meaning."]
         show("\n".join([str(spec.description) + STATUSES, *lines]))
         return 0 if arguments else EXIT_BAD_INPUT
+    # A full disk is reported here for all commands, in one line.
     try:
         with on_disk():
             done = work(spec.read(arguments))

@@ -103,6 +103,7 @@ def add_classes(module: ModuleType, field: str) -> None:
             raise ConfigError(f"{field}: {kind.tag}: {tag} is taken by {place}; name it otherwise")
     for kind, section, tag in classes:
         kind.table[tag] = section
+    # pydantic's validators contain the classes that the tables held when they were built.
     adapter.cache_clear()
 
 

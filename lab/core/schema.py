@@ -135,11 +135,13 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
 
     Raises: ConfigError with one line for every fault, but for what may be missing only as a name is misspelt.
     """
+    # By JSON, because pydantic takes a list for a tuple only in JSON if types are strict.
     try:
         text = json.dumps(values, default=to_json, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         rule = f"must be text and numbers by name, not nested within themselves ({first_line(error)})"
         raise ConfigError(f"settings: {rule}; write section.key: value") from error
+    # pydantic calls __post_init__ of the objects that it builds, which must not validate them again.
     token = IS_CHECKING.set(True)
     try:
         return adapter(root).validator.validate_json(text, self_instance=instance)
@@ -148,7 +150,10 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
         if items[0]["type"] in MISSPELT:
             items = [item for item in items if item["type"] not in ABSENT]
-        raise ConfigError(*dict.fromkeys(line for item in items for line in fault_lines(root, item))) from None
+        lines: list[str] = []
+        for item in items:
+            lines += fault_lines(root, item)
+        raise ConfigError(*dict.fromkeys(lines)) from None
     finally:
         IS_CHECKING.reset(token)
 

@@ -207,6 +207,7 @@ def read_run_config(path: Path) -> dict[str, Any]:
     """
     values = read_yaml(path)
     model = part(values, "model")
+    # Runs of earlier versions state settings that no longer exist, mostly at values that changed nothing.
     for name, without_effect in WITHOUT_EFFECT.items():
         if name in model and model[name] == without_effect:
             del model[name]
