@@ -72,6 +72,7 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
+    """Describe how much space a write needs, how much is free, and what to do."""
     wants = "more"
     if needed is not None:
         wants = f"{needed:,} bytes"
