@@ -44,7 +44,7 @@ OF_KIND, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
 CHUNKED = "mask.chunks=2: keeps no documents in order"
 STRING = "--position.distance.method=string --position.distance.shift=32 --position.distance.window=8"
-WINDOWED = "--model.layers.pattern=[window,full] --model.layers.window"
+WINDOWED = "--model.layers.pattern=[window,part] --model.layers.fraction=0.5 --model.layers.window"
 XFORMERS = "--train.backend=xformers --train.accelerator=gpu"
 FROM_0 = "needs ids that count up from 0"
 WRONG |= {  # position methods, layers, masks and blocks that grow

@@ -20,7 +20,7 @@ DOCUMENT = (*JOINED, "--mask.method=document", "--mask.ids=running")
 GROWING = ("--data.schedule.start=7", "--data.schedule.tokens=4096")
 POSE = ("--skip.method=pose", "--skip.target_len=240")
 LONGRECIPE = ("--skip.method=longrecipe", "--skip.target_len=240")
-LAYERS = ("--model.layers.pattern=[window,full]", "--model.layers.window=20")
+LAYERS = ("--model.layers.pattern=[window,part]", "--model.layers.window=20", "--model.layers.fraction=0.5")
 FAR = ("--weights.by=evidence", "--weights.keep=[[0,9],[20,40]]")
 NEAR = ("--weights.by=evidence", "--weights.keep=[[0,30]]")
 RUNS = {
@@ -98,7 +98,7 @@ def test_f_is_that_of_every_pair_that_attention_saw(trained, name):
     counts = lab.open_run(run).counts()
     assert counts.f.tolist() == found.tolist()
     assert counts.tokens == sum(sum(pack.lengths) for packs in steps for pack in packs)
-    kinds = {"window": found * (np.arange(reach) < 20), "full": found} if name == "layers" else {}
+    kinds = {"window": found * (np.arange(reach) < 20), "part": found} if name == "layers" else {}
     assert {kind: f.tolist() for kind, f in counts.kinds.items()} == {kind: f.tolist() for kind, f in kinds.items()}
     assert (run / "impact.json").exists() == (name == "selection")
     if name == "random_selection":

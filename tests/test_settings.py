@@ -40,6 +40,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "data.schedule.start": "LOG.md: growing blocks",
     "data.schedule.tokens": "LOG.md: growing blocks",
     "model.qkv": "a model folder: norms of queries and keys",
+    "model.layers.fraction": "docs/methods.md: rope on a part of the pairs",
     "train.backend": "the contract: attention's backends, flash and xformers among them",
 }
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute

@@ -211,9 +211,6 @@ def read_run_config(path: Path) -> dict[str, Any]:
     for name, without_effect in WITHOUT_EFFECT.items():
         if name in model and model[name] == without_effect:
             del model[name]
-    layers = part(model, "layers")
-    if layers.get("fraction", 0) is None:  # of layers that rotate a part of the dimensions, which were removed
-        del layers["fraction"]
     for name, value in flatten(values).items():
         if f"{name}={value}" in REMOVED:
             raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {LAST_COMMIT}")

@@ -24,7 +24,7 @@ MASKS = {
         "starts": (0, 13, 22),
     },
 }
-LAYERS = LayersConfig(pattern=("window", "nope", "full"), window=7)
+LAYERS = LayersConfig(pattern=("window", "nope", "part"), window=7, fraction=0.5)
 CASES = [
     *(("rope", "layers", mask, "auto") for mask in ("rows", "document")),
     *(("rope", name, mask, "auto") for name in DISTANCES for mask in MASKS),

@@ -11,19 +11,25 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES
 from lab.model.huggingface.pretrained import hugging_face_name
 from lab.model.layers import LayersConfig, Sliding
-from lab.positions import distance
+from lab.positions import distance, frequencies
 from lab.testing import check_distance_method
 from tests.model.by_definition import TINY, drawn, tiny
-from tests.model.test_block import assert_by_definition
+from tests.model.test_block import SPEEDS, assert_by_definition
 from tests.refusals import refused
 
 W = 4
-ATTENDED = {"full": {}, "window": {"sees": lambda m, n: 0 <= m - n < W}, "nope": {"speeds": [0.0] * 4}}
-PATTERNS = [("window", "window", "nope"), ("nope", "window", "full"), ("nope",)]
+ATTENDED = {  # of 4 pairs, floor(0.6 * 4) = 2 are rotated, those of the highest frequencies
+    "full": {},
+    "window": {"sees": lambda m, n: 0 <= m - n < W},
+    "nope": {"speeds": [0.0] * 4},
+    "part": {"speeds": [*SPEEDS[:2], 0.0, 0.0]},
+}
+PATTERNS = [("window", "window", "nope"), ("part", "window", "full"), ("nope",)]
 
 
 def layers(*pattern):
-    return LayersConfig(pattern=pattern, window=W if "window" in pattern else None)
+    near, part = W if "window" in pattern else None, 0.6 if "part" in pattern else None
+    return LayersConfig(pattern=pattern, window=near, fraction=part)
 
 
 @pytest.mark.parametrize(("pattern", "backend"), [*((kinds, "auto") for kinds in PATTERNS), (PATTERNS[1], "reference")])
@@ -35,12 +41,13 @@ def test_logits_by_definition_whole_and_decoded(pattern, backend):
     assert_by_definition(decoder, [ATTENDED[pattern[layer % len(pattern)]] for layer in range(TINY.n_layers)])
 
 
-def test_distance_methods_change_full_layers_alone():
+def test_distance_methods_change_full_and_part_layers_alone():
     """Self-Extend: beyond 3 tokens distances of groups of 2, m // 2 - n // 2 + 3 - 3 // 2."""
     grouped = lambda m, n: m - n if m - n < 3 else m // 2 - n // 2 + 2  # noqa: E731
-    cfg = dataclasses.replace(TINY, layers=layers("window", "full", "nope"), n_layers=3)
+    cfg = dataclasses.replace(TINY, layers=layers("window", "part", "full", "nope"), n_layers=4)
     decoder = tiny(cfg, method=distance("self_extend", group=2, window=3))
-    assert_by_definition(decoder, [{**ATTENDED, "full": {"rel": grouped}}[kind] for kind in cfg.kinds])
+    changed = {"full": {"rel": grouped}, "part": {**ATTENDED["part"], "rel": grouped}}
+    assert_by_definition(decoder, [{**ATTENDED, **changed}[kind] for kind in cfg.kinds])
 
 
 @pytest.mark.parametrize("window", [1, 2, 13, 89, 90])
@@ -74,6 +81,18 @@ def test_windows_and_layers_without_positions_agree_with_transformers():
         tokens = drawn(15, rows=2)
         # transformers computes its rotary tables in float32
         torch.testing.assert_close(decoder(tokens), peer(tokens).logits, rtol=0, atol=1e-4)
+
+
+def test_part_keeps_the_frequencies_that_transformers_calls_proportional():
+    rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
+    transformers = pytest.importorskip("transformers")
+    for fraction, head_dim in ((0.75, 64), (0.25, 8), (0.3, 10)):
+        rope = {"rope_type": "proportional", "rope_theta": 500.0, "partial_rotary_factor": fraction}
+        config = transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope)
+        expected = rope_utils.ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")[0]
+        kinds = LayersConfig(pattern=("part",), fraction=fraction)
+        own, _ = kinds.methods("part", frequencies("rope", head_dim=head_dim, theta=500.0), distance("plain"))
+        torch.testing.assert_close(own.inv_freq.float(), expected)
 
 
 def test_f_by_kind_of_layer():
@@ -112,6 +131,7 @@ def test_operations_by_hand():
         ({"pattern": ["local"], "window": 3}, ["layers.pattern.0=local: must be one of 'full'"]),
         ({"pattern": ["window"]}, ["layers.window=None: must be set for window layers"]),
         ({"pattern": ["nope"], "window": 3}, ["layers.window=3: would be ignored without window layers"]),
+        ({"pattern": ["part"], "fraction": 1.0}, ["layers.fraction=1.0: must be < 1"]),
         ({"pattern": ["nope"] * 4}, ['layers.pattern=["nope", "nope", "nope", "nope"]: must have at most n_layers=3']),
     ],
 )

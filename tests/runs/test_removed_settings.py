@@ -23,8 +23,7 @@ REMOVED = {
     "evidence.method=gain": {"evidence": {"method": "gain"}},
     "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
-LAYERS = {"pattern": ["window", "full"], "window": 9, "fraction": None}
-PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None, "layers": LAYERS}, "weights": None}
+PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
 
 def write(folder, changes):
