@@ -138,6 +138,7 @@ def fitted(table: pd.DataFrame) -> str:
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Write the columns of rows as text."""
     forms = {}
     lines: list[Row] = [{} for _ in rows]
     for name, value, form in columns:
@@ -233,6 +234,10 @@ class Results:
         return iter(self.stored.values())
 
     def read(self) -> None:
+        """Read the rows of the file.
+
+        Raises: CheckpointError for a line whose hash is another.
+        """
         for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
             if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
                 fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"

@@ -85,6 +85,8 @@ class Measure:
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
+        """Measure what a command line asks for, and return the exit status."""
+
         def measure(request: command.Request) -> Result:
             return cls.select_measure(request)(request, open_subject(request)).run()
 

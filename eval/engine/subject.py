@@ -5,6 +5,7 @@ tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
 import hashlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +38,7 @@ from lab.train.environment import describe_source
 TIMED = 512  # tokens of a pass that is timed
 SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
+ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -142,7 +144,12 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each."""
+    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each.
+
+    At a terminal, ask before tests of many windows.
+
+    Raises: KeyboardInterrupt if the answer is not yes.
+    """
     cfg = subject.model.decoder.cfg
     window = subject.model.train_len
     n_tests, n_tokens, longest, operations = 0, 0, 0, 0.0
@@ -151,17 +158,22 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
         n_tokens += n * tokens
         longest = max(longest, tokens)
         operations += n * count_operations(cfg, tokens)
+    text, minutes = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens", 0.0
     # Timing a pass takes seconds itself, which short tests are spared.
-    if operations < SHORT_S * SLOWEST:
-        return
-    timed = min(TIMED, longest)
-    minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-    if minutes * 60 > SHORT_S:
-        minutes_text = "1 minute" if round(minutes) == 1 else f"{minutes:,.0f} minutes"
-        text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens: about {minutes_text} at most"
-        if longest > window:
-            text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
+    if operations >= SHORT_S * SLOWEST:
+        timed = min(TIMED, longest)
+        minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
+        text += ": about 1 minute at most" if round(minutes) == 1 else f": about {minutes:,.0f} minutes at most"
+    if longest > window:
+        text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
+    # A batch job has no terminal, and nobody to answer.
+    asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
+    if minutes * 60 > SHORT_S or asks:
         show(text, error=True)
+    if asks:
+        show("continue? [y/N] ", error=True, end="")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise KeyboardInterrupt
 
 
 def count_operations(cfg: DecoderConfig, tokens: int) -> float:

@@ -27,7 +27,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -106,10 +106,8 @@ def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
     return Job(stage.name, [*words, "-o", str(resolved.recipe.path(stage))])
 
 
-def carry_out(args: Arguments) -> str | int:
-    """Estimate the resources of a recipe, or run its remaining stages, report, and return the exit status."""
-    if args.options.dry_run:
-        return dry_run(args)
+def carry_out(args: Arguments) -> int:
+    """Run the remaining stages of a recipe, report, and return the exit status."""
     check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
     launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
     if not launcher:
@@ -138,10 +136,8 @@ def carry_out(args: Arguments) -> str | int:
     return status
 
 
-def dry_run(args: Arguments) -> str:
-    """Estimate the resources of each training stage, and reject those that do not fit."""
-    from lab.train.dry_run import estimate  # loads torch, which takes seconds
-
+def dry_run(estimate: Callable[..., str], args: Arguments) -> str:
+    """Estimate the resources of each training stage by lab.train.dry_run.estimate, and reject those that do not fit."""
     texts = []
     faults: list[str] = []
     for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
@@ -156,4 +152,8 @@ main = partial(run, SPEC, carry_out)
 
 
 if __name__ == "__main__":
+    if "--dry_run" in sys.argv[1:]:
+        from lab.train.dry_run import estimate  # loads torch, which takes seconds
+
+        raise SystemExit(run(SPEC, partial(dry_run, estimate), sys.argv[1:]))
     raise SystemExit(main(sys.argv[1:]))

@@ -65,6 +65,7 @@ class Dca(Distance):
 
     @property
     def w(self) -> int:
+        """Local window of the successive chunk, in tokens; 0 without that attention."""
         if self.parts != "all":
             return 0
         if self.window is None:

@@ -144,6 +144,7 @@ class ChunksBack:
                 yield Tile(part, keys, "full")
 
     def queries_seeing(self, q: range, key: int) -> range:
+        """Return the queries whose pair with a key is in the region."""
         chunk = key // self.size
         stop = q.stop
         if self.most is not None:

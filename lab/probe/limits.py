@@ -255,6 +255,7 @@ class Curve(NamedTuple):
 
 
 def to_curve(results: Sequence[LengthResult]) -> Curve:
+    """Put the results of lengths side by side as arrays."""
     lengths, rows = [], []
     for result in results:
         lengths.append(result.length)

@@ -45,6 +45,7 @@ RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
+    """Return reach with its limits, and f at it."""
     values = reach(results, threshold)
     f = None
     if values["reach"] is not None:

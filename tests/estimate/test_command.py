@@ -1,13 +1,16 @@
 """The command lines: a folder without any file, what fits and what does not, and wrong options."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from lab import fit
 from lab.config import load_experiment
+from lab.core.command import run
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
-from lab.longrecipe.__main__ import main
+from lab.longrecipe import __main__ as longrecipe
 from lab.model.memory import Memory
 from lab.train.dry_run import (
     UTILISATION,
@@ -82,6 +85,7 @@ def test_an_absent_model_takes_its_shape_from_the_command_line(written, capsys):
 
 
 def test_every_stage_of_a_recipe_without_its_base(written, capsys):
+    main = partial(run, longrecipe.SPEC, partial(longrecipe.dry_run, estimate))
     assert main([written(RECIPE), "--dry_run", *(w.replace("--", "--common.") for w in SHAPE)]) == 0
     text = capsys.readouterr().out
     titles = [block.splitlines()[0].split(":")[0] for block in text.split("\n\n\n")]

@@ -92,3 +92,18 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
 def test_little_work_is_not_timed(capsys, monkeypatch):
     assert announced([(10, 512)], capsys, monkeypatch) == ([], "")
     assert announced([], capsys, monkeypatch) == ([], "")
+
+
+@pytest.mark.parametrize(("reply", "goes_on"), [("y\n", True), ("\n", False), ("", False)])
+def test_a_person_is_asked_before_tests_beyond_eight_windows(reply, goes_on, capsys, monkeypatch):
+    """8 * 64 = 512 tokens are not beyond 8 windows of 64; a batch, whose input is no terminal, is never asked."""
+    assert announced([(1, 513)], capsys, monkeypatch, window=64)[1] == ""
+    terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: reply)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert announced([(1, 512)], capsys, monkeypatch, window=64)[1] == ""
+    if goes_on:
+        assert "8.0 times the window of 64" in announced([(1, 513)], capsys, monkeypatch, window=64)[1]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            announced([(1, 513)], capsys, monkeypatch, window=64)
