@@ -43,7 +43,7 @@ def put_module(monkeypatch, name, **contents):
 
 
 def forget_packages():
-    for looked_up in (backends.import_error, backends.activate_flash_3):
+    for looked_up in (backends.import_error, backends.activate_flash):
         looked_up.cache_clear()
 
 

@@ -25,7 +25,7 @@ FAULT = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E s
 def forget():
     for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "flash_attn_interface", "xformers")]:
         del sys.modules[name]
-    for looked_up in (backends.import_error, backends.activate_flash_3):
+    for looked_up in (backends.import_error, backends.activate_flash):
         looked_up.cache_clear()
 
 
@@ -71,21 +71,51 @@ def test_a_sound_package_is_taken_and_imported_once(package, tmp_path):
 
 
 @pytest.fixture
-def hopper(package, monkeypatch):
-    """Emulate a GPU with FlashAttention 3, whose activation is noted."""
+def activated(package, monkeypatch):
+    """Note what is activated on an emulated GPU of compute capability 9.0."""
     activated = []
-    package("flash_attn_interface", "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append)
     monkeypatch.setattr(backends, "check_flash", activated.append)
     return activated
 
 
-def test_flash_attention_3_is_activated_and_tried_once(hopper):
+@pytest.fixture
+def hopper(activated, package):
+    """Emulate a GPU with FlashAttention 3, whose activation is noted."""
+    package("flash_attn_interface", "")
+    return activated
+
+
+@pytest.mark.parametrize(
+    ("packages", "capability", "version"),
+    [
+        (["flash_attn_interface"], (9, 0), "3"),
+        (["flash_attn_interface", "flash_attn", "flash_attn.cute"], (9, 0), "3"),
+        (["flash_attn", "flash_attn.cute"], (9, 0), "4"),
+        (["flash_attn_interface", "flash_attn", "flash_attn.cute"], (10, 0), "4"),
+    ],
+)
+def test_newer_kernels_are_activated_and_tried_once(activated, package, monkeypatch, packages, capability, version):
+    for name in packages:
+        package(name, "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     for _ in range(3):
         name, reason = backends.choose("auto", CUDA, HALF)
-        assert (name, "FlashAttention 3" in reason) == ("varlen", True)
-    assert hopper == ["FA3", CUDA]
+        assert (name, f"FlashAttention {version}" in reason) == ("varlen", True)
+    assert activated == [f"FA{version}", CUDA]
+
+
+def test_flash_attention_4_is_not_used_if_its_trial_fails(activated, package, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("its output differs by 3% from attention in float32")
+
+    package("flash_attn", "")
+    package("flash_attn.cute", "")
+    monkeypatch.setattr(backends, "check_flash", fail)
+    name, reason = backends.choose("auto", CUDA, HALF)
+    assert name == "flash"
+    assert "FlashAttention 4 is not used: RuntimeError: its output differs by 3%" in reason
 
 
 @pytest.mark.parametrize("flash_attn", [False, True], ids=["without_flash_attn", "with_flash_attn"])

@@ -30,8 +30,9 @@ MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster unde
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 SPANS = ("varlen", "flash", "xformers")  # these run all segments of a row by one call, with sliding windows
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
-FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
-HOPPER = 9  # major compute capability
+# Newer implementations of torch's own flash attention, the preferred one first: their module, and the major compute
+# capabilities that they run on. On Hopper torchtitan prefers FlashAttention 3, too.
+NEWER_FLASH = {"FA3": ("flash_attn_interface", (9,)), "FA4": ("flash_attn.cute", (9, 10))}
 TRIED_LENGTHS = (24, 40), (31, 40)  # of two documents: queries, and keys
 N_QUERIES, N_KEYS = map(sum, TRIED_LENGTHS)
 TRIED_SPANS = ((True, 7), (True, -1), (False, -1))  # whether they are causal, and the keys before a query's own
@@ -127,12 +128,13 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {dtype_name(dtype)}"
-    error = activate_flash_3(device)
-    if error is None:
-        return "varlen", "torch's variable-length kernel is FlashAttention 3's"
-    without = ""  # nothing to report of a package that is not installed
-    if error:
-        without = f"; FlashAttention 3 is not used: {error}"
+    without = ""
+    for version in NEWER_FLASH:
+        error = activate_flash(version, device)
+        if error is None:
+            return "varlen", f"torch's variable-length kernel is {version}, FlashAttention {version[-1]}{without}"
+        if error:  # there is nothing to report of a package that is not installed
+            without += f"; FlashAttention {version[-1]} is not used: {error}"
     error = import_error("flash_attn")
     if error is None:
         return "flash", f"flash-attn is installed{without}"
@@ -185,6 +187,9 @@ def import_error(module: str) -> str | None:
     try:
         importlib.import_module(module)
     except ERRORS as error:
+        # FlashAttention 4 is a part of flash_attn's folder, which flash-attn 2 alone does not have.
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            return ""
         return describe(error)
     return None
 
@@ -194,19 +199,21 @@ def describe(error: Exception) -> str:
 
 
 @cache
-def activate_flash_3(device: torch.device) -> str | None:
-    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return why not, as `import_error` does."""
-    reason = import_error(FLASH_3)
+def activate_flash(version: str, device: torch.device) -> str | None:
+    """Put FA3 or FA4 in place of torch's own flash attention, once; return why not, as `import_error` does."""
+    module, capabilities = NEWER_FLASH[version]
+    reason = import_error(module)
     if reason is not None:
         return reason
     major, minor = torch.cuda.get_device_capability(device)
-    if major != HOPPER:
-        return f"it runs on compute capability {HOPPER}.0, this GPU has {major}.{minor}"
+    if major not in capabilities:
+        listed = " and ".join(f"{number}.0" for number in capabilities)
+        return f"it runs on compute capability {listed}, this GPU has {major}.{minor}"
     try:
-        attention.activate_flash_attention_impl("FA3")
+        attention.activate_flash_attention_impl(version)
         check_flash(device)
     except ERRORS as error:
-        if attention.current_flash_attention_impl() == "FA3":
+        if attention.current_flash_attention_impl() == version:
             attention.restore_flash_attention_impl()
         return describe(error)
     return None
