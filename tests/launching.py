@@ -87,7 +87,9 @@ class Processes:
         for process in psutil.process_iter():
             try:
                 named = any(str(self.place) in word for word in process.cmdline())
-                if (named or os.getsid(process.pid) in sessions) and process.status() != "zombie":
+                # A copy that was forked a moment ago has no session of its own yet.
+                is_own = process.pid in sessions or os.getsid(process.pid) in sessions
+                if (named or is_own) and process.status() != "zombie":
                     found.append(process)
             except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
