@@ -46,7 +46,7 @@ def test_the_tests_of_the_example_pass_and_fail_without_it(example, monkeypatch)
 
 def test_the_example_has_what_holds_for_every_frequency_method(example):
     parameters = {"factor": 8.0, "train_len": 2048}
-    test_frequencies.test_pairs_turn_ever_slower_but_by_no_more_than_the_factor("partial_pi", parameters)
+    test_frequencies.test_frequency_methods_pass_the_checks_for_your_own("partial_pi", parameters)
 
 
 @pytest.mark.parametrize("name", [*FREQUENCY_METHODS, *DISTANCE_METHODS])

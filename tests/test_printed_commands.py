@@ -66,7 +66,7 @@ STOPS = {  # what a command calls once it has read its arguments
     "merge": ["find_place", "newest_checkpoints"],
     "export": ["find_place"],
     "verify": ["list_checks"],
-    "pictures": ["draw"],
+    "pictures": ["plot_picture"],
     "eval.papers.minis": ["names"],
     "papers": ["run_table", "dry_run", "list_tables"],
 }
