@@ -28,7 +28,7 @@ from lab.data.config import DataConfig, Mode, Text
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
-from lab.data.shards import TokenShardWriter
+from lab.data.tokenizing import TokenShardWriter
 from lab.evidence.repeat import Repeat
 from lab.masks import Causal
 

@@ -45,9 +45,9 @@ from lab.core.rows import Row
 from lab.core.schema import Length, Share, Tests
 from lab.counts import SavedCounts
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
-from lab.probe.limits import LengthResult, shown_length
+from lab.probe.limits import LengthResult
 from lab.probe.measuring import reach_record
-from lab.probe.reach import fit_reach
+from lab.probe.reach import fit_reach, shown_length
 from lab.runs.arms import classify_reach
 from lab.runs.folder import RunFolder
 

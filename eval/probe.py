@@ -42,7 +42,8 @@ from lab.core import chart, errors
 from lab.core.command import start
 from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import LengthResult, to_curve
+from lab.probe.limits import LengthResult
+from lab.probe.reach import to_curve
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads

@@ -43,8 +43,8 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
-from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT
+from lab.probe.reach import shown_length
 from lab.runs.analysis import open_run
 from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder

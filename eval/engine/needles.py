@@ -19,9 +19,10 @@ from lab.core.chart import plot_rows
 from lab.core.command import Bar
 from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
-from lab.probe import effective_distance, effective_length, limits
+from lab.probe import effective_distance, effective_length
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.probe import Probe
+from lab.probe.reach import shown_length
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
@@ -250,10 +251,10 @@ def format_effective_length(values: Mapping[str, Any]) -> str:
 
     def format_limits(prefix: str, form: str) -> str:
         low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
-        end = "or more" if high is None else f"to {limits.shown_length(high, first, form)}"
-        return f"within {limits.shown_length(low, first, form)} {end}"
+        end = "or more" if high is None else f"to {shown_length(high, first, form)}"
+        return f"within {shown_length(low, first, form)} {end}"
 
-    steps = limits.shown_length(values["effective_length"], first)
-    smooth = limits.shown_length(values["smooth"], first, ",.1f")
+    steps = shown_length(values["effective_length"], first)
+    smooth = shown_length(values["smooth"], first, ",.1f")
     by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {format_limits('', ',')}"
     return f"{by_steps}; smooth {smooth}, {format_limits('smooth_', ',.1f')}"

@@ -27,7 +27,7 @@ from eval.ruler.sources import Sources, invent_people
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.core.errors import ConfigError
 from lab.core.rows import CONFIDENCE, Row
-from lab.probe.limits import find_crossing
+from lab.probe.reach import find_crossing
 
 ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score

@@ -31,7 +31,8 @@ from lab.core.errors import DataError
 from lab.core.files import check_sizes, name_temporary, sha256
 from lab.data import shards
 from lab.data.config import Upsample
-from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
+from lab.data.shards import SPLITS, Shard, TokenStore
+from lab.data.tokenizing import TokenShardWriter
 
 Ints = np.typing.NDArray[np.int64]
 Floats = np.typing.NDArray[np.float64]

@@ -10,16 +10,24 @@ from typing import Any
 
 from lab.core import files, locks
 from lab.core.command import Bar, show
-from lab.core.errors import ConfigError, DataError, DiskError
+from lab.core.errors import ConfigError, DataError
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text, TokenizerFile
-from lab.data.corpora import Reader, open_corpus
+from lab.data.corpora import open_corpus
 from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
-from lab.data.sources import INPUTS, PREPARE_AGAIN, check_inputs, check_sources, record_times
-from lab.data.text_files import COMPRESSIONS, Listing, describe, has_suffix
+from lab.data.sources import (
+    BUILDER,
+    INPUTS,
+    PREPARE_AGAIN,
+    check_inputs,
+    check_sources,
+    read_hub_listing,
+    record_times,
+)
+from lab.data.text_files import describe
 from lab.data.tokenizer import (
     TOKENIZER,
     compare_tokenizer,
@@ -29,12 +37,8 @@ from lab.data.tokenizer import (
     read_documents,
     tokenizer_file,
 )
-from lab.data.tokenizing import run_task
+from lab.data.tokenizing import check_disk, run_task
 
-BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
-PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
-PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
-PLAIN_TOKENS = 0.2  # in a byte of any other file
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 RunTask = Callable[[Any], shards.Manifest]
 Check = Callable[[Path], object]  # rejects the tokenizer of a folder, for instance because it has too few tokens
@@ -230,32 +234,6 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
     files.write_json(folder / derivation.RECORD, record)
     return partial(derivation.derive_task, folder, config.shard_name), jobs
-
-
-def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
-    """Read what an earlier call has listed on the hub, which limits requests; folders are listed by every call."""
-    dataset = config.dataset
-    if dataset is None or dataset.path is not None or not (folder / INPUTS).exists():
-        return None
-    builder = files.read_object(folder / BUILDER, DataError, PREPARE_AGAIN)
-    inputs = files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
-    return Listing(inputs, module=builder["module"], options=builder["options"])
-
-
-def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
-    """Reject a disk without room for the shards of the missing tasks, by a low estimate of their tokens.
-
-    Raises: DiskError.
-    """
-    tokens = 0.0
-    for name, size in reader.listing.files.items():
-        tokens += size * (PACKED_TOKENS if has_suffix(name, PACKED_SUFFIXES) else PLAIN_TOKENS)
-    missing_share = 1 - len(shards.shards_in(folder)) / reader.n_tasks
-    bytes_per_token = int(dtype[-1])  # "<u2" or "<u4"
-    needed, free = int(tokens * bytes_per_token * missing_share), files.free_bytes(folder)
-    if needed > free:
-        rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
-        raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
 
 
 def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:

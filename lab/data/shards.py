@@ -1,4 +1,4 @@
-"""Token shards, which preparation writes and training maps into memory, and the records by which they are checked.
+"""Token shards, which training maps into memory, and the records by which they are checked.
 
 A shard is a folder, published by one rename:
 
@@ -16,21 +16,19 @@ lab.verify also hashes every file.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NotRequired, TypeVar
+from typing import Any, Literal, NotRequired, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from lab.core.errors import DataError
-from lab.core.files import FileEntry, build_manifest, check_sizes, publish_folder, write_json
+from lab.core.files import FileEntry, check_sizes
 from lab.data.encoding import check_tokenizer
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
@@ -144,74 +142,6 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
 
 def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
     return "<u2" if vocab_size <= 2**16 else "<u4"
-
-
-class TokenShardWriter:
-    """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
-
-    def __init__(
-        self, temporary: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
-    ) -> None:
-        self.temporary, self.dtype, self.name, self.marks_scored = temporary, dtype, name, marks_scored
-        temporary.mkdir(parents=True)
-        self.files: dict[str, BinaryIO] = {}
-        self.ends: dict[Split, list[int]] = {split: [0] for split in SPLITS}  # after the start of the first document
-        self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
-        self.sources: dict[str, int] = {}
-        self.skips: Counter[str] = Counter()
-        self.inputs: dict[str, FileEntry] = {}
-
-    def write(self, split: Split, kind: str, values: ArrayLike, dtype: str) -> None:
-        """Append values to a file of the shard, which the first call opens."""
-        name = f"{split}.{kind}.bin"
-        if name not in self.files:
-            self.files[name] = (self.temporary / name).open("wb")
-        self.files[name].write(np.asarray(values).astype(dtype).tobytes())
-
-    def add(
-        self,
-        split: Split,
-        ids: list[int] | np.ndarray,
-        source: str,
-        scored: list[bool] | np.ndarray | None = None,
-        n_bytes: np.ndarray | None = None,
-    ) -> None:
-        """Append a document; `scored` marks its scored tokens, all by default.
-
-        All documents of a split have `n_bytes`, or none has.
-        """
-        self.write(split, "tokens", ids, self.dtype)
-        if n_bytes is not None:
-            self.write(split, "bytes", n_bytes, "<u4")
-        if self.marks_scored:
-            self.write(split, "scored", np.ones(len(ids)) if scored is None else scored, "u1")
-        self.ends[split].append(self.ends[split][-1] + len(ids))
-        self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
-
-    def close(self, final: Path) -> Manifest:
-        """Write the boundaries, sources and manifest, and publish the shard under its name."""
-        for split in SPLITS:
-            self.write(split, "ends", self.ends[split][1:], "<i8")
-            self.write(split, "sources", self.owners[split], "<u4")
-            self.write(split, "tokens", [], self.dtype)  # a split without documents has its files, too
-            if self.marks_scored:
-                self.write(split, "scored", [], "u1")
-        for file in self.files.values():
-            file.close()
-        manifest: Manifest = {
-            "name": self.name,
-            "task": final.name,
-            "dtype": self.dtype,
-            "splits": {s: {"documents": len(ends) - 1, "tokens": ends[-1]} for s, ends in self.ends.items()},
-            "skips": dict(self.skips),
-            "sources": list(self.sources),
-            "files": build_manifest(self.temporary),
-            "inputs": self.inputs,
-        }
-        # the rename publishes all files at once: a shard under its final name is complete
-        write_json(self.temporary / MANIFEST, manifest)
-        publish_folder(self.temporary, final)
-        return manifest
 
 
 @dataclass(frozen=True, eq=False)

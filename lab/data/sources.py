@@ -19,6 +19,7 @@ from lab.data.shards import read_manifest, shards_in
 from lab.data.text_files import Listing, find_root
 
 INPUTS = "inputs.json"
+BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
 TIMES = ".modified.json"  # of the sources, in nanoseconds by name
 WAIT_S = 10.0  # for the hub
 SHOWN = 3  # names in a message
@@ -66,6 +67,16 @@ def check_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
             f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "
             f"began; {PREPARE_AGAIN}"
         )
+
+
+def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
+    """Read what an earlier call has listed on the hub, which limits requests; folders are listed by every call."""
+    dataset = config.dataset
+    if dataset is None or dataset.path is not None or not (folder / INPUTS).exists():
+        return None
+    builder = read_object(folder / BUILDER, DataError, PREPARE_AGAIN)
+    inputs = read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+    return Listing(inputs, module=builder["module"], options=builder["options"])
 
 
 def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:

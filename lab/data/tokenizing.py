@@ -1,4 +1,4 @@
-"""Tokenizing: one task of a corpus becomes one shard.
+"""Tokenizing: one task of a corpus becomes one shard, which a writer collects and publishes.
 
 Long conversations are cut between exchanges:
 
@@ -10,24 +10,30 @@ alone, none of less than 10,000 tokens, longer ones split to at most 16,384. Fas
 classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lab.core.files import name_temporary
+from lab.core.errors import DiskError
+from lab.core.files import FileEntry, build_manifest, free_bytes, name_temporary, publish_folder, write_json
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Conversations, DataConfig
-from lab.data.corpora import Item, TextDocument, open_corpus
+from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.encoding import encode_texts
-from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
+from lab.data.shards import MANIFEST, SPLITS, Manifest, Split, shards_in, task_name, token_dtype
 from lab.data.sources import hash_sources, read_times
-from lab.data.text_files import Listing
+from lab.data.text_files import COMPRESSIONS, Listing, has_suffix
 from lab.data.tokenizer import assign_split, load_tokenizer, n_ids, special_ends
 
+PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
+PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
+PLAIN_TOKENS = 0.2  # in a byte of any other file
 BATCH_DOCUMENTS = 256
 CACHED_TEXTS = 256  # with their tokens: tags, and the turns of a conversation while it is cut
 
@@ -90,6 +96,90 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     if listing.root is not None:
         writer.inputs = hash_sources(listing.root, times)
     return writer.close(final)
+
+
+class TokenShardWriter:
+    """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
+
+    def __init__(
+        self, temporary: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
+    ) -> None:
+        self.temporary, self.dtype, self.name, self.marks_scored = temporary, dtype, name, marks_scored
+        temporary.mkdir(parents=True)
+        self.files: dict[str, BinaryIO] = {}
+        self.ends: dict[Split, list[int]] = {split: [0] for split in SPLITS}  # after the start of the first document
+        self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
+        self.sources: dict[str, int] = {}
+        self.skips: Counter[str] = Counter()
+        self.inputs: dict[str, FileEntry] = {}
+
+    def write(self, split: Split, kind: str, values: ArrayLike, dtype: str) -> None:
+        """Append values to a file of the shard, which the first call opens."""
+        name = f"{split}.{kind}.bin"
+        if name not in self.files:
+            self.files[name] = (self.temporary / name).open("wb")
+        self.files[name].write(np.asarray(values).astype(dtype).tobytes())
+
+    def add(
+        self,
+        split: Split,
+        ids: list[int] | np.ndarray,
+        source: str,
+        scored: list[bool] | np.ndarray | None = None,
+        n_bytes: np.ndarray | None = None,
+    ) -> None:
+        """Append a document; `scored` marks its scored tokens, all by default.
+
+        All documents of a split have `n_bytes`, or none has.
+        """
+        self.write(split, "tokens", ids, self.dtype)
+        if n_bytes is not None:
+            self.write(split, "bytes", n_bytes, "<u4")
+        if self.marks_scored:
+            self.write(split, "scored", np.ones(len(ids)) if scored is None else scored, "u1")
+        self.ends[split].append(self.ends[split][-1] + len(ids))
+        self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
+
+    def close(self, final: Path) -> Manifest:
+        """Write the boundaries, sources and manifest, and publish the shard under its name."""
+        for split in SPLITS:
+            self.write(split, "ends", self.ends[split][1:], "<i8")
+            self.write(split, "sources", self.owners[split], "<u4")
+            self.write(split, "tokens", [], self.dtype)  # a split without documents has its files, too
+            if self.marks_scored:
+                self.write(split, "scored", [], "u1")
+        for file in self.files.values():
+            file.close()
+        manifest: Manifest = {
+            "name": self.name,
+            "task": final.name,
+            "dtype": self.dtype,
+            "splits": {s: {"documents": len(ends) - 1, "tokens": ends[-1]} for s, ends in self.ends.items()},
+            "skips": dict(self.skips),
+            "sources": list(self.sources),
+            "files": build_manifest(self.temporary),
+            "inputs": self.inputs,
+        }
+        # the rename publishes all files at once: a shard under its final name is complete
+        write_json(self.temporary / MANIFEST, manifest)
+        publish_folder(self.temporary, final)
+        return manifest
+
+
+def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
+    """Reject a disk without room for the shards of the missing tasks, by a low estimate of their tokens.
+
+    Raises: DiskError.
+    """
+    tokens = 0.0
+    for name, size in reader.listing.files.items():
+        tokens += size * (PACKED_TOKENS if has_suffix(name, PACKED_SUFFIXES) else PLAIN_TOKENS)
+    missing_share = 1 - len(shards_in(folder)) / reader.n_tasks
+    bytes_per_token = int(dtype[-1])  # "<u2" or "<u4"
+    needed, free = int(tokens * bytes_per_token * missing_share), free_bytes(folder)
+    if needed > free:
+        rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
+        raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
 
 
 def cut_samples(corpus: Conversations, items: Iterable[Item], count: Callable[[Parts], int]) -> Iterator[Item]:

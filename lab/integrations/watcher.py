@@ -4,9 +4,8 @@
     watch.frequency(), watch.demand()        # so far on this rank
     watch.probe(tests=64)                    # a table by distance
 
-A hook before the model's forward notes what it receives. Token ids go to the host without a wait, where a thread counts
-them by lab.counts and lab.evidence, as the lab's own training does. Only forwards that train are counted: in training
-mode, with gradients, and once under activation checkpointing.
+A hook before the model's forward notes what it receives. Token ids go to the host without a wait, where a thread
+counts them. Only forwards that train are counted, and under activation checkpointing only once.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class Watcher:
     ) -> None:
         """Register the hook.
 
-        `window` is the longest row in tokens. `input` names the argument of token ids. `logits` takes the logits,
-        (B, T, vocabulary), out of what the forward returns. `haystack` is the text in which probes hide numbers;
-        default: generated text. g is counted in every `demand_every`-th forward.
+        `window` is the longest row in tokens. `input` names the argument of token ids. `logits` finds the logits,
+        (B, T, vocabulary), in the output. `haystack` is the text in which probes hide numbers; default: generated text.
+        g is counted in every `demand_every`-th forward.
 
         Raises: ConfigError, DataError.
         """
@@ -128,8 +127,7 @@ class Watcher:
             received.tokens = received.tokens.to("meta")
         self.forwards += 1
         layout.copy_to_host(received)
-        if is_on_gpu:
-            # The thread waits for this event before it reads the copies; the training never does.
+        if is_on_gpu:  # the thread waits for this event before it reads the copies; the training never does
             received.ready = torch.cuda.Event()
             received.ready.record()
         self.collected.append(received)
@@ -224,18 +222,15 @@ class Watcher:
     def demand_share(self) -> float:
         """Share of this rank's tokens since the start whose targets were counted for g."""
         self.wait()
-        if not self.counts.tokens:
-            return 1.0
-        return self.demand_tokens / self.counts.tokens
+        return self.demand_tokens / self.counts.tokens if self.counts.tokens else 1.0
 
     def probe(
         self, tests: int = 64, *, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
     ) -> pd.DataFrame:
         """Measure retrieval accuracy by distance, in tokens, with f and g of all ranks so far; a collective call.
 
-        `attrs` has `reach`, the largest distance at which accuracy is at least `threshold`, with its limits. The model
-        is left as it was. An error is logged, and the table is then empty; one within a forward of several ranks is
-        raised, as the others wait in it.
+        `attrs` has `reach`, the largest distance at which accuracy is at least `threshold`, with its limits. An error
+        is logged, and the table is then empty; one within a forward of several ranks is raised.
         """
 
         def build() -> DistanceProbe:

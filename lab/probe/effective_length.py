@@ -19,9 +19,10 @@ from lab.counts import Counted, f_at
 from lab.data import synthetic
 from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import LengthResult, effective_lengths, sequential_design
+from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.needles import NeedleCase, hash_text
 from lab.probe.probe import Probe, ResultStore, Worker
+from lab.probe.reach import effective_lengths
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 AT_ONCE = 4  # lengths that several ranks divide; of more, those with the longest prompts would be waited for

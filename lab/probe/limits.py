@@ -1,4 +1,4 @@
-"""Shares of tests passed: exact limits, early stopping, and where their curve falls below a threshold.
+"""Shares of tests passed: exact limits, and early stopping.
 
 **Early stopping.** A length stops once the verdict of all its tests is certain, or almost certain. Of n tests at least
 k must pass, the smallest k with k / n >= threshold. After t tests, x of them passed, a uniform prior over the share p
@@ -24,29 +24,15 @@ seen have probability a/2. The upper limit is the share at which outcomes at mos
 where T tests are run and X pass. With T fixed these are the limits of Clopper and Pearson (1934). Where tests may stop
 early, T is random. The two probabilities are then sums over the stopping points, ordered by the share passed (Jennison,
 Turnbull 1983). Either way the limits hold the true share with probability 1 - a or more.
-
-**Where the curve falls.** The step definition (arXiv:2410.18745, section 3) takes the last length before the first one
-whose share is below the threshold. The smooth one takes all lengths into account. The shares are fitted by the
-non-increasing curve nearest in squares, weighted by tests (pool adjacent violators). It is linear between lengths.
-Lengths are equally spaced; a logarithmic join differs by less than step^2 / (8 length) tokens. The limits are those of
-two curves,
-
-    low:   min over j <= i of low_j  (the first length that may fail ends it)
-    high:  max over j >= i of high_j  (up to the last length that may pass)
-
-The low limit is too long only if the first length that truly fails has its limit low_i at the threshold or above. The
-high limit is too short only if the true effective length has high_i below it. Each of these is one length, so the two
-contain the true value with probability 1 - a for any curve. Nothing is known below the first length and beyond the
-last: there a value is None, a low limit 0, and a high limit None.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, isotonic_regression
+from scipy.optimize import brentq
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
 
 from lab.core.arrays import FloatArray, IntArray
@@ -229,95 +215,3 @@ class LengthResult:
     @property
     def accuracy(self) -> float:
         return self.passed / self.tests
-
-
-class Curve(NamedTuple):
-    """The results of several lengths as arrays of one value for each."""
-
-    lengths: list[int]
-    tests: FloatArray
-    passed: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-    @property
-    def shares(self) -> FloatArray:
-        return self.passed / self.tests
-
-    @property
-    def largest_high(self) -> FloatArray:
-        """Find the largest upper limit of each length and all longer ones."""
-        return np.maximum.accumulate(self.high[::-1])[::-1]
-
-    def fit(self) -> FloatArray:
-        """Fit the shares by a non-increasing curve, weighted by tests."""
-        return isotonic_regression(self.shares, weights=self.tests, increasing=False).x
-
-
-def to_curve(results: Sequence[LengthResult]) -> Curve:
-    """Put the results of lengths side by side as arrays."""
-    lengths, rows = [], []
-    for result in results:
-        lengths.append(result.length)
-        rows.append((result.tests, result.passed, result.low, result.high))
-    return Curve(lengths, *np.array(rows, dtype=np.float64).T)
-
-
-def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, threshold: float) -> tuple[int, float]:
-    """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
-
-    Both are 0 where it begins below, and the last length where it never falls.
-
-    Example:
-        >>> find_crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
-        (256, 288.0)
-    """
-    below = np.flatnonzero(np.asarray(shares) < threshold)
-    n = int(below[0]) if len(below) else len(lengths)
-    if n == 0:
-        return 0, 0.0
-    if n == len(lengths):
-        return lengths[-1], float(lengths[-1])
-    fall = (shares[n - 1] - threshold) / (shares[n - 1] - shares[n])
-    return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
-
-
-def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
-    """Compute the effective length by steps and the smooth one, with limits; the module's docstring has the Nones.
-
-    Units: tokens, the smooth ones to a tenth.
-    """
-    curve = to_curve(results)
-    lengths = curve.lengths
-    step, _ = find_crossing(lengths, curve.shares, threshold)
-    _, smooth = find_crossing(lengths, curve.fit(), threshold)
-    low, smooth_low = find_crossing(lengths, np.minimum.accumulate(curve.low), threshold)
-    high: int | None = None
-    smooth_high: float | None = None
-    # Without a limit below the threshold, the true value may lie beyond the last length.
-    if curve.high[-1] < threshold:
-        high, smooth_high = find_crossing(lengths, curve.largest_high, threshold)
-        smooth_high = round(smooth_high, 1)
-    return {
-        "threshold": threshold,
-        "effective_length": step or None,
-        "first_length": lengths[0],
-        "last_length": lengths[-1],
-        "low": low,
-        "high": high,
-        "smooth": round(smooth, 1) or None,
-        "smooth_low": round(smooth_low, 1),
-        "smooth_high": smooth_high,
-    }
-
-
-def shown_length(length: float | None, first: int | None, form: str = ",") -> str:
-    """Write an effective length or a limit of one.
-
-    Example:
-        >>> shown_length(1280, 128), shown_length(290.44, 128, ",.1f"), shown_length(None, 128), shown_length(0, None)
-        ('1,280', '290.4', '<128', 'none')
-    """
-    if length:
-        return format(length, form)
-    return "none" if first is None else f"<{first:,}"

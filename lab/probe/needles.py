@@ -3,8 +3,6 @@
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
 words. Unlike the released script, every case has fresh numbers, depths and haystack offset and exactly the given
 length, and only whole numbers count. `lab.probe.released_needles` writes the script's own prompts.
-
-The haystack is a file, or text of the corpus that is not in the training documents.
 """
 
 import hashlib
@@ -254,8 +252,6 @@ def cut_haystack(
 ) -> tuple[list[int], np.ndarray]:
     """Return `n_tokens` tokens from a random index on, and the indices at which a word begins.
 
-    After its end, the haystack begins again.
-
     Raises: DataError for an empty haystack.
     """
     if not haystack.strip():
@@ -263,7 +259,7 @@ def cut_haystack(
     start = next_word(haystack, int(generator.integers(0, len(haystack))))
     size = CHARS_PER_TOKEN * n_tokens
     ids: list[int] = []
-    # One token more than needed: the last one may have been cut with the text.
+    # One token more than needed: the last one may have been cut with the text. A haystack begins again after its end.
     while len(ids) <= n_tokens:
         text = ((haystack + " ") * (1 + (start + size) // len(haystack)))[start : start + size]
         encoding = tokenizer.encode(text, add_special_tokens=False)

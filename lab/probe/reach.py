@@ -1,4 +1,4 @@
-"""Reach: the largest distance with a retrieval accuracy of at least `threshold`, as one definition for all files.
+"""Reach and effective length: the largest distance and length at which accuracy is at least `threshold`.
 
 A stretch of neighbouring distances shows the threshold if its pooled share is at least the threshold, and a share of
 threshold - MARGIN would pass this number of tests with a probability of at most LEVEL / (number of distances):
@@ -6,7 +6,7 @@ threshold - MARGIN would pass this number of tests with a probability of at most
     x / n >= threshold,     P(X >= x) <= LEVEL / k,     X ~ Binomial(n, threshold - MARGIN)
 
 Reach begins at the last distance from which a stretch shows it. From there on the shares are fitted by the
-non-increasing curve nearest in squares, weighted by tests (lab/probe/limits.py). Reach is where that curve crosses the
+non-increasing curve nearest in squares, weighted by tests (`Curve.fit`). Reach is where that curve crosses the
 threshold, on linear joins. Nearer distances that fail are dips: they do not end reach, and their exact upper limit is
 below the threshold. Without such a stretch there is no number, and only the range of the limits is known:
 
@@ -24,23 +24,88 @@ Example:
     >>> values = reach(curve, 0.8)
     >>> values["reach"], values["dips"], values["reach_high"]
     (104.0, [], 114.3)
+
+The effective length by steps (arXiv:2410.18745, section 3) is the last length before the first one whose share is below
+the threshold. The smooth one is where the fit of all lengths (pool adjacent violators) crosses it, on linear joins.
+Lengths are equally spaced; a logarithmic join differs by less than step^2 / (8 length) tokens. The limits are those of
+two curves,
+
+    low:   min over j <= i of low_j  (the first length that may fail ends it)
+    high:  max over j >= i of high_j  (up to the last length that may pass)
+
+The low limit is too long only if the first length that truly fails has its limit low_i at the threshold or above. The
+high limit is too short only if the true effective length has high_i below it. Each of these is one length, so the two
+contain the true value with probability 1 - a for any curve. Nothing is known below the first length and beyond the
+last: there a value is None, a low limit 0, and a high limit None.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.special import betainc
 
 from lab.core.arrays import FloatArray
-from lab.probe.limits import Curve, LengthResult, find_crossing, share_limits, to_curve
+from lab.probe.limits import LengthResult, share_limits
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
 LEVEL = 0.02  # over all distances; stretches that overlap make it 5% of cases without a true reach
 DIGITS = 12  # of a fit, whose means of equal shares are a few last bits off
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 FIELDS = ("consumed_tokens", "model", "method")  # in which the tests of a recorded reach agree with it
+
+
+class Curve(NamedTuple):
+    """The results of several lengths as arrays of one value for each."""
+
+    lengths: list[int]
+    tests: FloatArray
+    passed: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def shares(self) -> FloatArray:
+        return self.passed / self.tests
+
+    @property
+    def largest_high(self) -> FloatArray:
+        """Find the largest upper limit of each length and all longer ones."""
+        return np.maximum.accumulate(self.high[::-1])[::-1]
+
+    def fit(self) -> FloatArray:
+        """Fit the shares by a non-increasing curve, weighted by tests."""
+        return isotonic_regression(self.shares, weights=self.tests, increasing=False).x
+
+
+def to_curve(results: Sequence[LengthResult]) -> Curve:
+    """Put the results of lengths side by side as arrays."""
+    lengths, rows = [], []
+    for result in results:
+        lengths.append(result.length)
+        rows.append((result.tests, result.passed, result.low, result.high))
+    return Curve(lengths, *np.array(rows, dtype=np.float64).T)
+
+
+def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, threshold: float) -> tuple[int, float]:
+    """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
+
+    Both are 0 where it begins below, and the last length where it never falls.
+
+    Example:
+        >>> find_crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
+        (256, 288.0)
+    """
+    below = np.flatnonzero(np.asarray(shares) < threshold)
+    n = int(below[0]) if len(below) else len(lengths)
+    if n == 0:
+        return 0, 0.0
+    if n == len(lengths):
+        return lengths[-1], float(lengths[-1])
+    fall = (shares[n - 1] - threshold) / (shares[n - 1] - shares[n])
+    return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
 
 
 def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | None:
@@ -123,3 +188,44 @@ def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> 
     if values["reach"] is not None and None not in f:
         f_at_reach = round(np.interp(values["reach"], sorted(rows), f))
     return {**values, "f_at_reach": f_at_reach}
+
+
+def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
+    """Compute the effective length by steps and the smooth one, with limits; the module's docstring has the Nones.
+
+    Units: tokens, the smooth ones to a tenth.
+    """
+    curve = to_curve(results)
+    lengths = curve.lengths
+    step, _ = find_crossing(lengths, curve.shares, threshold)
+    _, smooth = find_crossing(lengths, curve.fit(), threshold)
+    low, smooth_low = find_crossing(lengths, np.minimum.accumulate(curve.low), threshold)
+    high: int | None = None
+    smooth_high: float | None = None
+    # Without a limit below the threshold, the true value may lie beyond the last length.
+    if curve.high[-1] < threshold:
+        high, smooth_high = find_crossing(lengths, curve.largest_high, threshold)
+        smooth_high = round(smooth_high, 1)
+    return {
+        "threshold": threshold,
+        "effective_length": step or None,
+        "first_length": lengths[0],
+        "last_length": lengths[-1],
+        "low": low,
+        "high": high,
+        "smooth": round(smooth, 1) or None,
+        "smooth_low": round(smooth_low, 1),
+        "smooth_high": smooth_high,
+    }
+
+
+def shown_length(length: float | None, first: int | None, form: str = ",") -> str:
+    """Write an effective length or a limit of one.
+
+    Example:
+        >>> shown_length(1280, 128), shown_length(290.44, 128, ",.1f"), shown_length(None, 128), shown_length(0, None)
+        ('1,280', '290.4', '<128', 'none')
+    """
+    if length:
+        return format(length, form)
+    return "none" if first is None else f"<{first:,}"

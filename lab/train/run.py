@@ -33,7 +33,7 @@ from lab.model.decoder import Decoder, make_optimizer
 from lab.model.devices import choose_compile, device_for
 from lab.model.sharding import Sharding, build
 from lab.probe.effective_distance import build_distance_probe
-from lab.probe.limits import shown_length
+from lab.probe.reach import shown_length
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP

@@ -10,7 +10,8 @@ from lab.core.errors import DataError
 from lab.data.config import Bpe, DataConfig, Text
 from lab.data.module import PackedData
 from lab.data.packing import PackSettings, PackStream
-from lab.data.shards import TokenShardWriter, TokenStore, token_dtype
+from lab.data.shards import TokenStore, token_dtype
+from lab.data.tokenizing import TokenShardWriter
 from lab.masks import Causal
 from tests import refusals
 

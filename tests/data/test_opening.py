@@ -7,7 +7,8 @@ import pytest
 
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
-from lab.data.shards import TokenShardWriter, TokenStore
+from lab.data.shards import TokenStore
+from lab.data.tokenizing import TokenShardWriter
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, stream_over, text_config, write_corpus
 
 DOCUMENTS = 200_000  # of each shard

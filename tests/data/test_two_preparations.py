@@ -12,7 +12,7 @@ import pytest
 from lab.core.errors import DiskError
 from lab.data import preparation
 from lab.data.preparation import prepare, shard_folder
-from lab.data.shards import TokenShardWriter
+from lab.data.tokenizing import TokenShardWriter
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
 

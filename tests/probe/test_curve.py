@@ -1,6 +1,7 @@
 import pytest
 
-from lab.probe.limits import LengthResult, effective_lengths, find_crossing, to_curve
+from lab.probe.limits import LengthResult
+from lab.probe.reach import effective_lengths, find_crossing, to_curve
 
 
 def outcomes(shares, tests=None, reach=0.0):

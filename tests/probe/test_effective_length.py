@@ -12,8 +12,9 @@ from lab.core.errors import DataError
 from lab.counts import PositionCounts
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.limits import LengthResult, effective_lengths
+from lab.probe.limits import LengthResult
 from lab.probe.probe import Worker
+from lab.probe.reach import effective_lengths
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
