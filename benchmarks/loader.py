@@ -29,7 +29,7 @@ from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
 from lab.data.tokenizing import TokenShardWriter
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat
 from lab.masks import Causal
 
 WINDOW, PACK = 2048, 16_384

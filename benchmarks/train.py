@@ -45,8 +45,8 @@ from lab.config import load_experiment
 from lab.config.sections import TrainConfig
 from lab.model.attention import backends
 from lab.model.attention.segments import Segments
-from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
-from lab.model.devices import Linear, total_memory
+from lab.model.config import CLIP_NORM, DecoderConfig
+from lab.model.devices import Linear, peak_flops, total_memory
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),

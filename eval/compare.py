@@ -44,8 +44,8 @@ from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import start
 from lab.core.errors import ConfigError, suggest
 from lab.core.files import write_atomic, writing
-from lab.core.rows import Row
 from lab.core.schema import Section
+from lab.core.types import Row
 from lab.runs.arms import FEWEST, SHARES, find_differences, mean_with_limits, name_arms, with_bases
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked

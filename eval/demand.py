@@ -31,9 +31,9 @@ from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
 from lab.core import command, errors, launch, schema
-from lab.core.arguments import parse_method, read_options
+from lab.core.arguments import parse_method, read_options, settings_lines
 from lab.core.chart import plot_rows
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
@@ -185,7 +185,7 @@ SPEC = EvaluationSpec(
     excluded=("--distance", "--frequency"),
     takes=lambda place: place.suffix == ".yaml" or (place / source.CONFIG).is_file(),  # not the files of a TEXT
     missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
-    settings=partial(command.settings_lines, DemandOptions),
+    settings=partial(settings_lines, DemandOptions),
     stopped=command.NOTHING_WRITTEN,
 )
 main = partial(run, SPEC, report)

@@ -41,8 +41,8 @@ from eval.engine.rows import columns_text, limits, pivot, short_hash, to_text
 from lab.core.chart import Rule, layer, plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
-from lab.core.rows import Row
 from lab.core.schema import Length, Share, Tests
+from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import LengthResult

@@ -36,7 +36,7 @@ from eval.engine import command, subject, texts
 from eval.engine.rows import pivot, to_text
 from lab.core import chart, schema
 from lab.core.command import Bar, start
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.huggingface.foreign import AnyDecoder
 

@@ -31,11 +31,11 @@ from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, m
 from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
 from eval.engine.texts import NO_CORPUS, sample_texts
-from lab.core.arrays import IGNORE
 from lab.core.chart import plot_rows, save
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
+from lab.core.types import IGNORE
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.text_files import read_texts

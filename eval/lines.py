@@ -36,8 +36,8 @@ from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit
 from eval.engine.random_words import Distinct, draw_pair
 from eval.engine.rows import limits
 from lab.core.command import start
-from lab.core.rows import Row
 from lab.core.schema import Length, Tests
+from lab.core.types import Row
 
 Protocol = Literal["longeval", "completion"]
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number

@@ -48,8 +48,8 @@ from eval.engine.subject import SUBJECT
 from eval.engine.texts import read_text
 from lab.core.chart import plot_rows
 from lab.core.command import start
-from lab.core.rows import Row
 from lab.core.schema import Length, PathText, Tests
+from lab.core.types import Row
 from lab.data import config, synthetic
 from lab.probe import needles
 

@@ -50,8 +50,8 @@ from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
 from lab.core.errors import DataError
-from lab.core.rows import CONFIDENCE, Row
 from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
+from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids, special_ends
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)

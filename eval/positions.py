@@ -41,13 +41,12 @@ from eval.engine.lengths import FloatArray, natural_lengths
 from eval.engine.rows import Result, to_text
 from lab import skip
 from lab.core import chart, errors, schema
-from lab.core.arguments import parse_method, read_options
-from lab.core.arrays import IntArray
-from lab.core.command import NOTHING_WRITTEN, settings_lines, start
-from lab.core.rows import Row
+from lab.core.arguments import parse_method, read_options, settings_lines
+from lab.core.command import NOTHING_WRITTEN, start
+from lab.core.types import IntArray, Row
 from lab.counts import PositionCounts
 from lab.positions import DISTANCE_METHODS, Distance, dca
-from lab.skip.base import Skip
+from lab.skip.methods import Skip
 from lab.skip.sentences import split_sentences
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory

@@ -48,8 +48,8 @@ from eval.engine.rows import pivot, to_text
 from lab.core.chart import hconcat, plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
-from lab.core.rows import Row
 from lab.core.schema import Length, NonNegative
+from lab.core.types import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import Decoder

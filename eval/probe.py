@@ -40,7 +40,7 @@ from eval.engine import answers, command, depths, methods, needles, run, statist
 from eval.engine.rows import Column, Results, columns_text, limits, short_hash
 from lab.core import chart, errors
 from lab.core.command import start
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult
 from lab.probe.reach import to_curve

@@ -52,8 +52,8 @@ from eval.engine.rows import WIDEST, Result, to_text
 from lab.core.chart_style import BELOW, BEYOND, RUN, range_of
 from lab.core.command import start
 from lab.core.errors import DataError
-from lab.core.rows import CONFIDENCE
 from lab.core.schema import Positive, PositiveFloat, Section
+from lab.core.types import CONFIDENCE
 from lab.runs.arms import FEWEST, find_bases, find_differences, name_arms, without_common
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked

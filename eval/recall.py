@@ -31,18 +31,18 @@ from tokenizers import Tokenizer
 from eval.engine import command, texts
 from eval.engine.rows import columns_text, limits
 from lab.core.arguments import parse_method
-from lab.core.arrays import IntArray
 from lab.core.chart import plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError, DataError, look_up
-from lab.core.rows import CONFIDENCE, Row
 from lab.core.schema import PathText, Tests, validated
+from lab.core.types import CONFIDENCE, IntArray, Row
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.sidecars import label_tokens
 from lab.data.tokenizer import check_ids
-from lab.evidence import EVIDENCE_METHODS, base, repeat
+from lab.evidence import EVIDENCE_METHODS
+from lab.evidence.methods import Evidence, Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 
 NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
@@ -97,7 +97,7 @@ class Recall(texts.OnTexts):
         edges = options.bins or half_octaves(window)
         if list(edges) != sorted({*edges}) or edges[-1] > window:
             raise ConfigError(f"--bins={edges}: must rise, up to the training window of {window}; correct it")
-        self.evidence = repeat.Repeat() if model.experiment is None else model.experiment.evidence
+        self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
         documents = texts.read_documents(self.subject, options.text)
@@ -189,7 +189,7 @@ def read_labels(data: DataConfig, tokenizer: Tokenizer) -> IntArray | None:
     return np.concatenate([labels[1:] for labels in TokenStore(shards).documents()]).astype(np.int64)
 
 
-def read_evidence(word: str) -> base.Evidence:
+def read_evidence(word: str) -> Evidence:
     """Build the evidence method that a word names.
 
     Raises: ConfigError.

@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic
-from lab.core.rows import Row
+from lab.core.types import Row
 
 TESTS = "eval/distance*.jsonl"  # of a run folder: results of eval.distance
 FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")

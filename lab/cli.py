@@ -25,9 +25,8 @@ from lab.core.startup import check_system
 
 try:
     check_system()
-    from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, show
+    from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, guard, show
     from lab.core.errors import suggest
-    from lab.core.output import guard
     from lab.core.schema import TAGS
 except KeyboardInterrupt:  # within 0.3 s
     sys.stderr.write("stopped; nothing was written\n")

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from lab.config import load_experiment
-from lab.core.command import Arguments, CommandSpec, run, settings_lines, start
+from lab.core.arguments import settings_lines
+from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import ConfigError
 from lab.core.launch import cores
 from lab.data.config import DataConfig

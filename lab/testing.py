@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.core.arrays import IGNORE
 from lab.core.schema import validated
+from lab.core.types import IGNORE
 from lab.data.arrangement import Arrangement
 from lab.data.config import OwnCorpus
-from lab.evidence.base import Evidence
+from lab.evidence.methods import Evidence
 from lab.masks import WindowMask
 from lab.model.attention.attend import attend
 from lab.positions import Distance, FrequencyMethod, frequencies
-from lab.skip.base import Skip
+from lab.skip.methods import Skip
 
 N_TOKENS = 90  # of a text
 STARTS = (0, 1, 13)  # positions of its first token

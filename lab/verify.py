@@ -29,7 +29,7 @@ from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
 from lab.runs.folder import RunFolder
 from lab.runs.manifest import BEGINS, RECORDS, find_faults
-from lab.runs.saved_state import read_state
+from lab.runs.recovery import read_state
 
 SPEC = CommandSpec(
     description=__doc__, missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards"

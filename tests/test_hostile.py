@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from lab import cli
 from lab.config import Experiment, load_experiment
-from lab.core.arguments import parse_overrides
-from lab.core.command import settings_lines
+from lab.core.arguments import parse_overrides, settings_lines
 from lab.core.errors import LabError
 from lab.core.yaml import format_yaml, parse_yaml
 from lab.counts import SavedCounts

@@ -6,7 +6,7 @@ import pytest
 
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat
 from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.probe import measuring

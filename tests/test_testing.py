@@ -9,7 +9,7 @@ import pytest
 from lab import testing
 from lab.data.config import OwnCorpus
 from lab.evidence import EVIDENCE_METHODS
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat
 from lab.masks import MASKS, Document
 from lab.positions.rerope import Rerope
 from lab.positions.rope import Plain

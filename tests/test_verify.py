@@ -19,7 +19,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import Checkpoint, read_manifest
 from lab.runs.folder import RunFolder
 from lab.runs.manifest import add_to_manifest, drop_from_manifest
-from lab.runs.saved_state import Counted
+from lab.runs.recovery import Counted
 from lab.train.starting import find_start
 from lab.verify import OF_A_RUN, main
 from tests.opened import save_weights, sealed, write_run

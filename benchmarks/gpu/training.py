@@ -26,9 +26,9 @@ from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.data.tokenizer import EOS, train_bpe
 from lab.model.attention.backends import choose_for
-from lab.model.config import DecoderConfig, peak_flops, utilisation
+from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.devices import choose_compile
+from lab.model.devices import choose_compile, peak_flops, utilisation
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
 from lab.train.loop import profile

@@ -17,7 +17,7 @@ from eval.engine.rows import Results
 from eval.engine.subject import doublings
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
-from lab.core.rows import CONFIDENCE, Row
+from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
 from lab.probe.probe import ResultStore

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
 from lab.core import chart, command, errors, launch, schema, yaml
-from lab.core.arguments import read_options
-from lab.core.command import Arguments, settings_lines, show
-from lab.core.rows import Row
+from lab.core.arguments import read_options, settings_lines
+from lab.core.command import Arguments, show
+from lab.core.types import Row
 from lab.positions.methods import PositionConfig
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"

@@ -22,7 +22,7 @@ from eval.engine.needles import X_TITLE, NeedleMeasure
 from eval.engine.rows import limits, pivot, short_hash, to_text
 from lab.core.chart import plot_rows, vconcat
 from lab.core.errors import ConfigError
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
 

@@ -42,7 +42,7 @@ import numpy as np
 import pandas as pd
 from tokenizers import Tokenizer
 
-from lab.core.arrays import IntArray
+from lab.core.types import IntArray
 
 FloatArray = np.typing.NDArray[np.float64]
 BoolArray = np.typing.NDArray[np.bool_]

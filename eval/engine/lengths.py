@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from lab.core.arrays import IntArray
 from lab.core.errors import DataError
+from lab.core.types import IntArray
 from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
 

@@ -17,7 +17,7 @@ from eval.engine.texts import read_text
 from lab.core import errors, schema
 from lab.core.chart import plot_rows
 from lab.core.command import Bar
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import effective_distance, effective_length
 from lab.probe.config import ProbeConfig, ProtocolName

@@ -15,7 +15,7 @@ import pandas as pd
 
 from lab.core import command
 from lab.core.errors import ConfigError, DataError
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.probe.reach import with_reach
 from lab.runs.arms import classify_reach, read_settings
 from lab.runs.folder import RunFolder

@@ -32,7 +32,7 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from lab.core.rows import CONFIDENCE
+from lab.core.types import CONFIDENCE
 from lab.runs.arms import mean_with_limits
 
 Floats = np.typing.NDArray[np.float64]

@@ -19,7 +19,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab.core import errors, files
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, nam
 from eval.engine.subject import Subject, announce, check_lengths, open_subject
 from lab.core.chart import Rule, plot_rows, save
 from lab.core.command import CONTINUES, Bar
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
 from lab.probe.probe import answer_cases

@@ -53,8 +53,7 @@ from torch.nn.utils.rnn import pad_sequence
 from eval.engine.subject import AnyIds, Subject, build_subject
 from lab import loading
 from lab.core import command, errors
-from lab.core.arrays import IGNORE, IntArray
-from lab.core.rows import CONFIDENCE
+from lab.core.types import CONFIDENCE, IGNORE, IntArray
 from lab.data.tokenizer import vocabulary_hash
 
 AT_ONCE = 16_384  # tokens of a batch, padding included

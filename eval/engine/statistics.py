@@ -29,7 +29,7 @@ import pandas as pd
 
 from eval.engine.rows import limits, to_text
 from eval.engine.seeds import LEVEL, NONE, Verdict, compare_over_seeds, paired_t
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.runs.folder import RunFolder
 

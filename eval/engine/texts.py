@@ -17,7 +17,7 @@ from eval.engine.rows import short_hash
 from eval.engine.subject import AnyIds, Subject, source
 from lab.core.command import NOTHING_WRITTEN, Bar
 from lab.core.errors import ConfigError, DataError
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore

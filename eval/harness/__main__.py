@@ -45,7 +45,7 @@ from eval.engine.rows import Column, Results, columns_text, limits, short_hash, 
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import errors, schema
 from lab.core.command import start
-from lab.core.rows import CONFIDENCE, Row
+from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.runs.source import resolve
 

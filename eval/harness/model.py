@@ -25,7 +25,7 @@ from eval.engine import cases
 from eval.engine.rows import Results, short_hash
 from eval.engine.subject import Subject
 from lab.core.errors import ConfigError, DataError
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.tokenizer import check_ids, special_ends
 from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json, special_texts

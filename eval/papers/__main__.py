@@ -30,7 +30,7 @@ from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
 from lab.core import errors, files
 from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.core.yaml import flatten
 from lab.sweep import jobs
 from lab.sweep.planning import PlannedRun, plan, plan_command

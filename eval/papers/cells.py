@@ -9,7 +9,7 @@ from typing import Any
 
 from eval.engine.rows import pivot, to_text
 from eval.papers.table import Column, Table, expand
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.runs.folder import RunFolder
 
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again

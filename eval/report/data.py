@@ -17,7 +17,7 @@ from eval.engine.records import ENDS, SUMMARY, ProbedRun, list_results
 from eval.engine.records import read_runs as read_probed
 from eval.engine.rows import natural_key
 from lab.core.chart_style import CENSORED, MEAN, RUN
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.probe.reach import ONE, with_reach

@@ -34,8 +34,8 @@ from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, average
 from lab.core.command import Bar, start
 from lab.core.errors import suggest
 from lab.core.files import write_json
-from lab.core.rows import Row
 from lab.core.schema import Length, PathText, Tests
+from lab.core.types import Row
 from lab.loading import newest_checkpoints
 
 SHORTEST = 4096  # RULER's first length

@@ -26,7 +26,7 @@ from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.ruler.sources import Sources, invent_people
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.core.errors import ConfigError
-from lab.core.rows import CONFIDENCE, Row
+from lab.core.types import CONFIDENCE, Row
 from lab.probe.reach import find_crossing
 
 ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds

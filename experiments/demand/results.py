@@ -25,7 +25,7 @@ from experiments.runs import BRANCH_SEED
 from experiments.tables import find_tables, read_tests, write_reach, write_tables
 from experiments.window.verdicts import judge_prediction
 from lab.core.chart import Rule, hconcat, plot_rows, save
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
 from lab.probe.reach import ONE, recompute_reach

@@ -12,7 +12,7 @@ import lab
 from eval.engine.rows import to_text
 from experiments.tables import find_tables, read_tests, write_reach, write_tables
 from lab.core.chart import layer, plot_rows, save
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.probe.reach import ONE, recompute_reach
 from lab.runs.arms import read_settings
 from lab.runs.tables import unpacked

@@ -12,7 +12,7 @@ from experiments.demand.results import read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
-from lab.core.rows import Row
+from lab.core.types import Row
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.tables import find_tables, read_tests
 from experiments.window.plans import STAGES, methods_at
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
 from lab.probe.reach import recompute_reach

@@ -9,7 +9,7 @@ from experiments.tables import write_reach, write_tables
 from experiments.window.figures import plot_findings, plot_grid
 from experiments.window.records import BAND, METHODS, Records, accuracy
 from experiments.window.verdicts import verdict_rows
-from lab.core.rows import Row
+from lab.core.types import Row
 
 
 def condition_tables(records: Records) -> list[list[Row]]:

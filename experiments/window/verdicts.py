@@ -17,7 +17,7 @@ from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from experiments.window.plans import DISTANCES
 from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, accuracy, far_accuracy
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.runs.arms import FEWEST, mean_with_limits
 
 MARGIN = 0.1  # in accuracy, within which a difference counts as none

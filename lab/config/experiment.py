@@ -24,8 +24,7 @@ from lab.core.schema import PathText, Section, non_defaults, to_json, validated
 from lab.core.yaml import flatten, format_yaml
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
-from lab.evidence.base import Asked
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Asked, Repeat
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig

@@ -1,11 +1,13 @@
-"""The settings of a command line: `--name=value`, whose values are YAML, and `NAME:parameter=value` of a method."""
+"""The settings of a command line, read and described: `--name=value`, or `NAME:parameter=value` of a method."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 from lab.core.errors import ConfigError, abbreviate
-from lab.core.schema import validated
+from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_docs, settings_in, validated
 from lab.core.yaml import parse_yaml
 
 TEXTS = {  # the last parts of names whose values are text, even if they look like a number or true
@@ -13,6 +15,7 @@ TEXTS = {  # the last parts of names whose values are text, even if they look li
     "name", "path", "repository", "score", "squad", "tagger", "text"
 }  # fmt: skip
 QUOTES = ('"', "'")
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -118,3 +121,54 @@ def as_list(value: Any, name: str) -> Any:
     if isinstance(value, str):
         return parse_yaml(f"[{value}]", f"--{name}")
     return [value]
+
+
+def settings_lines(
+    options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "", heading: str = "Settings"
+) -> list[str]:
+    """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
+    listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
+    times = Counter(name for name, *_ in listed)
+    lines = [f"{heading} (default; meaning):", ""]
+    inside = "."
+    for name, field, section, hint in listed:
+        default = json.dumps(default_value(field), default=str)
+        if default_value(field) is MISSING:
+            default = "required"
+        meaning = read_docs(section).get(field.name, "")
+        indent = "  "
+        if times[name] > 1 and field.name in TAGS:
+            # The tag of one member of a union, which is a heading; the settings of the member follow, indented.
+            inside = name.removesuffix(field.name)
+            indent = "\n  "
+            default = default.strip('"')
+        elif name.startswith(inside):
+            indent = "    "
+        if field.name in TAGS and not meaning:
+            meaning = str(section.__doc__)
+        text = " ".join(meaning.partition("\n\n")[0].split())
+        values = describe_values(adapter(hint).json_schema())
+        lines.append(f"{indent}--{name}={default}\n      {text} [{values}]")
+    return lines
+
+
+def describe_values(schema: Mapping[str, Any]) -> str:
+    """Describe the values that a JSON schema admits.
+
+    Example:
+        >>> describe_values(adapter(int | None).json_schema()), describe_values(adapter(tuple[str, ...]).json_schema())
+        ('integer, or null', 'list of: string')
+    """
+    if "anyOf" in schema:
+        return ", or ".join(map(describe_values, schema["anyOf"]))
+    if "items" in schema:
+        return f"list of: {describe_values(schema['items'])}"
+    if "const" in schema:
+        return json.dumps(schema["const"]).strip('"')
+    if "enum" in schema:
+        return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
+    rules = []
+    for key, sign in SIGNS.items():
+        if schema.get(key, MOST) < MOST:
+            rules.append(f"{sign} {schema[key]:,}".removesuffix(".0"))
+    return f"{schema.get('type', 'any')} {' and '.join(rules)}".rstrip()

@@ -5,25 +5,23 @@ checks. --help is short; --help=all lists every setting.
 """
 
 import argparse
-import json
+import os
 import signal
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from lab.core.arguments import parse_overrides
+from lab.core.arguments import parse_overrides, settings_lines
 from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
-from lab.core.output import guard
 from lab.core.plugins import TRUSTED
-from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_docs, settings_in
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -34,8 +32,8 @@ STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 
 HELP = ("-h", "--help", "--help=all")
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # of lines in a file or pipe
-SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 PERCENT = "{desc}: {percentage:3.0f}%"
+NAMES = ("stdout", "stderr")
 PROGRESS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
 
@@ -111,57 +109,6 @@ def check_path(path: str, option: str = "") -> None:
         raise ConfigError(f"{option}{abbreviate(path)}: too long for a path, or not in one line; give a shorter one")
 
 
-def settings_lines(
-    options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "", heading: str = "Settings"
-) -> list[str]:
-    """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
-    listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
-    times = Counter(name for name, *_ in listed)
-    lines = [f"{heading} (default; meaning):", ""]
-    inside = "."
-    for name, field, section, hint in listed:
-        default = json.dumps(default_value(field), default=str)
-        if default_value(field) is MISSING:
-            default = "required"
-        meaning = read_docs(section).get(field.name, "")
-        indent = "  "
-        if times[name] > 1 and field.name in TAGS:
-            # The tag of one member of a union, which is a heading; the settings of the member follow, indented.
-            inside = name.removesuffix(field.name)
-            indent = "\n  "
-            default = default.strip('"')
-        elif name.startswith(inside):
-            indent = "    "
-        if field.name in TAGS and not meaning:
-            meaning = str(section.__doc__)
-        text = " ".join(meaning.partition("\n\n")[0].split())
-        values = describe_values(adapter(hint).json_schema())
-        lines.append(f"{indent}--{name}={default}\n      {text} [{values}]")
-    return lines
-
-
-def describe_values(schema: Mapping[str, Any]) -> str:
-    """Describe the values that a JSON schema admits.
-
-    Example:
-        >>> describe_values(adapter(int | None).json_schema()), describe_values(adapter(tuple[str, ...]).json_schema())
-        ('integer, or null', 'list of: string')
-    """
-    if "anyOf" in schema:
-        return ", or ".join(map(describe_values, schema["anyOf"]))
-    if "items" in schema:
-        return f"list of: {describe_values(schema['items'])}"
-    if "const" in schema:
-        return json.dumps(schema["const"]).strip('"')
-    if "enum" in schema:
-        return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
-    rules = []
-    for key, sign in SIGNS.items():
-        if schema.get(key, MOST) < MOST:
-            rules.append(f"{sign} {schema[key]:,}".removesuffix(".0"))
-    return f"{schema.get('type', 'any')} {' and '.join(rules)}".rstrip()
-
-
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
     """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
     stream = sys.stdout
@@ -209,6 +156,75 @@ class Bar(tqdm):  # type: ignore[misc]
 
 # tqdm's default lock is shared between processes: a forked child that is killed with it stops its parent.
 Bar.set_lock(threading.RLock())
+
+
+class Output:
+    """A text stream that outlives what it is written to, so that its loss costs lines and never the work.
+
+    A reader such as `head` may exit, a terminal close, a disk fill up. From then on a stream's lines go nowhere. The
+    other stream says so once, unless a reader had enough.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self.stream, self.name = stream, name
+        self.lost = False  # what a reader had not had enough of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or lose it."""
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self.lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.lose(error)
+
+    def lose(self, error: OSError) -> None:
+        """Write to nowhere from now on; what is still buffered goes there too."""
+        open_nowhere(self.stream.fileno())
+        # A reader that closes a pipe, such as head, has read enough: its command has not failed.
+        if not isinstance(error, BrokenPipeError):
+            self.lost = True
+            other = sys.stdout
+            if self.name == "stdout":
+                other = sys.stderr
+            with suppress(OSError):
+                reason = f"cannot be written ({error.strerror})"
+                other.write(f"{self.name}: {reason}; its lines are lost, all else goes on\n")
+                other.flush()
+
+
+def open_nowhere(number: int) -> None:
+    """Open the null device as a descriptor of this number, which may be open or closed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+def guard() -> None:
+    """Guard both streams of this process, and open those that it was started without.
+
+    A closed descriptor is opened on the null device first, or the next file would take its number. Characters that a
+    stream's encoding lacks are written as escapes.
+    """
+    for number, name in enumerate(NAMES, start=1):
+        try:
+            os.fstat(number)
+        except OSError:
+            open_nowhere(number)
+        stream = getattr(sys, name) or os.fdopen(number, "w", encoding="utf-8", closefd=False)
+        if not isinstance(stream, Output):
+            with suppress(AttributeError):  # of a stream that a test has put there
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, Output(stream, name))
 
 
 def run(

@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.arrays import FloatArray, IntArray
 from lab.core.errors import DataError
+from lab.core.types import FloatArray, IntArray
 from lab.counts.rows import pairs_of_ids, pairs_of_runs, sum_to_the_end
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)

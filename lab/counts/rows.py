@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-from lab.core.arrays import IntArray
+from lab.core.types import IntArray
 
 
 def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:

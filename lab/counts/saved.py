@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.arrays import FloatArray, IntArray
 from lab.core.errors import CheckpointError
+from lab.core.types import FloatArray, IntArray
 from lab.counts.position_counts import PositionCounts
 
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window

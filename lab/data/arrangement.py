@@ -38,8 +38,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from lab.core.arrays import IGNORE, IntArray
 from lab.core.schema import Length, Positive, Section
+from lab.core.types import IGNORE, IntArray
 from lab.masks import Causal, WindowMask
 
 

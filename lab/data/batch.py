@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.core.arrays import IGNORE
+from lab.core.types import IGNORE
 from lab.counts import targets_by_context
 from lab.counts.rows import by_distance
 from lab.data.packing import Pack
-from lab.evidence.base import in_ids
+from lab.evidence.methods import in_ids
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

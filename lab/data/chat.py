@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lab.core.errors import ConfigError, DataError, first_line
-from lab.core.rows import Row
+from lab.core.types import Row
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.chat import Parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Stdlib, Text
 from lab.data.streaming import list_dataset, stream_rows

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.core.arrays import IGNORE, IntArray
 from lab.core.errors import ConfigError, DataError
+from lab.core.types import IGNORE, IntArray
 from lab.data.arrangement import Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
-from lab.evidence.base import Evidence, in_ids
+from lab.evidence.methods import Evidence, in_ids
 from lab.evidence.weights import ByEvidence
 
 # a third number of the seed, without which a pack's weights would have the random numbers of its first sample

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.core.arrays import IntArray
 from lab.core.errors import DataError, DiskError
+from lab.core.types import IntArray
 from lab.data import sidecars
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests

@@ -20,13 +20,12 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
-from lab.core.arrays import IGNORE, IntArray
 from lab.core.errors import ConfigError, MissingPackage, first_line
 from lab.core.schema import PathText, Positive, Section, Seed, Tests
+from lab.core.types import IGNORE, IntArray
 from lab.data.arrangement import TokenRun
 from lab.data.tokenizer import n_ids, vocabulary_hash
-from lab.skip.base import BoolArray
-from lab.skip.methods import LongRecipe, skip_positions
+from lab.skip.methods import BoolArray, LongRecipe, skip_positions
 from lab.skip.sentences import draw_sentences, kept_indices, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact

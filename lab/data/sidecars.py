@@ -2,8 +2,8 @@
 
 The record of .asked-train-01234567.npy is .asked-train-01234567.json, a manifest of this one file, written last.
 
-They contain evidence distances of training tokens (lab.evidence.base), int32; those of `answers` are the distances of
-the digits of answers alone. Labels of `asked` come from generating the documents again, whose tokens are compared with
+They contain evidence distances of training tokens (lab.evidence), int32; those of `answers` are the distances of the
+digits of answers alone. Labels of `asked` come from generating the documents again, whose tokens are compared with
 the shard's.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.core.arrays import IntArray
 from lab.core.errors import DataError
 from lab.core.files import FileEntry, check_sizes, read_entries, read_object, write_atomic, write_json
+from lab.core.types import IntArray
 from lab.data.config import DataConfig
 from lab.data.corpora import task_indices
 from lab.data.shards import Shard, TokenStore, suggest_repair

@@ -18,7 +18,7 @@ from typing import Any
 from lab.core.command import show
 from lab.core.errors import DataError, MissingPackage
 from lab.core.files import read_object
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.data.config import Dataset
 from lab.data.text_files import Listing, find_files, find_root, reading, type_of
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 from lab.core.command import show
 from lab.core.errors import DataError, MissingPackage, first_line
 from lab.core.launch import read_launch
-from lab.core.rows import Row
+from lab.core.types import Row
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 

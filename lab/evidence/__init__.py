@@ -1,10 +1,9 @@
-"""Evidence: how far back in its text a target's nearest evidence lies, one method per file."""
+"""Evidence: how far back in its text a target's nearest evidence lies."""
 
 from typing import Annotated
 
 from lab.core.schema import OneOf
-from lab.evidence.base import Asked, Evidence
-from lab.evidence.repeat import Repeat, Suffix
+from lab.evidence.methods import Asked, Evidence, Repeat, Suffix
 
 EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked}
 EvidenceConfig = Annotated[Evidence, OneOf(Evidence, EVIDENCE_METHODS)]

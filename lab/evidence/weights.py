@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from lab.core.arrays import IntArray
 from lab.core.schema import Section
-from lab.evidence.base import UNLABELLED
+from lab.core.types import IntArray
+from lab.evidence.methods import UNLABELLED
 
 Flags = np.typing.NDArray[np.bool_]
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.core.arrays import IGNORE, IntArray
 from lab.core.errors import DataError
+from lab.core.types import IGNORE, IntArray
 
 PADDING = -1  # document of a token that is not attended
 

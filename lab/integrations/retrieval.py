@@ -25,10 +25,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
-from lab.core.arrays import IGNORE, FloatArray
 from lab.core.errors import DataError, first_line
 from lab.core.launch import sum_over_ranks
-from lab.core.rows import CONFIDENCE
+from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
 from lab.probe.config import ProbeConfig

@@ -23,13 +23,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from lab.core.arrays import IGNORE, IntArray
 from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
+from lab.core.types import IGNORE, IntArray
 from lab.counts import COUNTED, PositionCounts
 from lab.counts.rows import by_distance
-from lab.evidence.base import in_ids
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat, in_ids
 from lab.integrations import layout, retrieval
 from lab.integrations.hook import Hook
 from lab.integrations.layout import PADDING, Received

@@ -1,4 +1,4 @@
-"""Find a device, describe it, and multiply on it as fast as it can.
+"""Find a device, describe it and its peak, and multiply on it as fast as it can.
 
 torch multiplies float32 on a CPU with MKL. On processors with AVX-512 by other vendors than Intel, MKL uses half the
 vector width. There oneDNN computes a layer's output and the gradient of its input. MKL still computes the gradient of
@@ -36,6 +36,16 @@ DRIVER = Path("/proc/driver/nvidia/version")
 CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
+# dense bf16 tensor operations per second, from the vendors' data sheets
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "L40S": 362e12,
+    "A10G": 70e12,
+    "V100": 125e12,
+}
 
 
 def device_for(name: str, field: str = "--device") -> torch.device:
@@ -212,3 +222,13 @@ class Linear(nn.Linear):
         if is_large and is_eager and takes_onednn(input):
             return OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(input, self.weight, self.bias)
+
+
+def peak_flops(device_name: str | None) -> float | None:
+    """Look up a device's peak, None for a CPU or a GPU that is not in the table."""
+    words = (device_name or "").replace("-", " ").split()
+    return next((peak for name, peak in PEAK_FLOPS.items() if set(name.split()) <= set(words)), None)
+
+
+def utilisation(flops_per_token: float, tokens_per_s: float, peak: float | None, n_devices: int) -> float | None:
+    return flops_per_token * tokens_per_s / (peak * n_devices) if peak else None

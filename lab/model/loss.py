@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lab.core.arrays import IGNORE
+from lab.core.types import IGNORE
 from lab.model import devices
 
 CPU_ROWS = 64  # whose logits stay in a processor's caches from the softmax to the gradient

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lab.core.arrays import IGNORE
 from lab.core.errors import ConfigError
-from lab.core.rows import Row
+from lab.core.types import IGNORE, Row
 from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.errors import ConfigError
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.counts import Counted, f_at
 from lab.data import synthetic
 from lab.probe import needles, released_needles

@@ -35,7 +35,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
 
-from lab.core.arrays import FloatArray, IntArray
+from lab.core.types import FloatArray, IntArray
 
 GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the standard deviation apart at any p
 MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger

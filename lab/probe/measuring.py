@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.counts import Counted, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.evidence.base import Evidence
+from lab.evidence.methods import Evidence
 from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder

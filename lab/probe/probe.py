@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.core.rows import Row
+from lab.core.types import Row
 from lab.counts import Counted
 from lab.model import devices
 from lab.probe.config import ProbeConfig

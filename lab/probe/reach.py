@@ -47,7 +47,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import betainc
 
-from lab.core.arrays import FloatArray
+from lab.core.types import FloatArray
 from lab.probe.limits import LengthResult, share_limits
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold

@@ -27,9 +27,8 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.core.arrays import IGNORE, FloatArray, IntArray
-from lab.core.rows import Row
-from lab.evidence.base import Evidence
+from lab.core.types import IGNORE, FloatArray, IntArray, Row
+from lab.evidence.methods import Evidence
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin

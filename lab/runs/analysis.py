@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.core.arrays import FloatArray, IntArray
 from lab.core.chart import Rule, hconcat, plot_rows, save, vconcat
 from lab.core.errors import CheckpointError
+from lab.core.types import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.runs.arms import find_differences, read_settings

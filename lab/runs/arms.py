@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.core.rows import CONFIDENCE, Row
+from lab.core.types import CONFIDENCE, Row
 from lab.core.yaml import flatten, read_yaml
 from lab.runs.conditions import name_setting, name_weights
 

@@ -10,8 +10,7 @@ from lab.counts import SavedCounts
 from lab.probe.reach import with_reach
 from lab.runs.arms import classify_reach
 from lab.runs.checkpoints import folder_name
-from lab.runs.folder import RunFolder
-from lab.runs.records import Record
+from lab.runs.folder import Record, RunFolder
 
 
 def list_contexts(probe: Record) -> Iterator[Record]:

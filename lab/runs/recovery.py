@@ -1,4 +1,7 @@
-"""What of a run's records is whole where a run resumes, and whether the run has ended.
+"""What a run resumes from: the state in a checkpoint, its records that are whole, and whether the run has ended.
+
+A save, a resume and lab.verify check the state. Every stream has given one pack to each step. It has taken samples of
+its own only, of which each pack contains one or more. The tokens that were counted are the consumed tokens.
 
 A checkpoint lists the first bytes of each record, as they were when it was saved. A record that has lost its end, as
 after a loss of power, can be continued at a checkpoint if it begins with these bytes. What followed them is lost, and
@@ -7,13 +10,129 @@ the resumed run writes it again.
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
 from lab.core.files import file_fault
-from lab.runs.checkpoints import ANEW, MANIFEST, RESTORE, Checkpoint, read_manifest, refuse
-from lab.runs.folder import RunFolder
+from lab.runs.checkpoints import ANEW, MANIFEST, RESTORE, Checkpoint, read_manifest, refuse, refusing
+from lab.runs.folder import RunFolder, ends_with_line
 from lab.runs.manifest import PROBES, RECORDS, probe_of
-from lab.runs.records import ends_with_line
+
+Whole = Annotated[int, Field(ge=0)]
+
+
+class Counted(TypedDict):
+    """What has been counted: see lab.counts.PositionCounts."""
+
+    max_len: Whole
+    lengths: list[Whole]
+    gapped: list[Whole]
+    supervised: list[Whole]
+    evidence: list[Whole]
+    demand: list[Whole]
+    demand_by_ids: list[Whole]
+
+
+class Recorded(TypedDict):
+    """The state of lab.train.record.Recording."""
+
+    counts: Counted
+    sums: dict[str, float]
+
+
+class Schedule(TypedDict):
+    """The state of torch's LambdaLR."""
+
+    last_epoch: Whole
+    base_lrs: list[float]
+    lr_lambdas: list[Any]
+    _last_lr: list[float]
+
+
+class Streams(TypedDict):
+    """The states of the packs' streams, int64 (n_streams, 2 + look_ahead): see lab.data.packing."""
+
+    streams: Any
+
+
+class State(TypedDict):
+    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter."""
+
+    step: Whole
+    consumed_tokens: Whole
+    skipped_steps: Whole
+    schedule: Schedule
+    data: Streams
+    recording: Recorded
+    final: dict[Whole, Whole]
+    optimizer: dict[str, dict[str, Any]]
+    shared: dict[str, str]
+
+
+def read_state(checkpoint: Checkpoint) -> State:
+    """Read a checkpoint's state.ckpt without running code from it.
+
+    Raises: CheckpointError, also where a part is missing or parts do not agree.
+    """
+    import torch  # takes seconds, which what only looks for checkpoints need not wait
+
+    with refusing(checkpoint.state):
+        state: State = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
+        check_state(state)
+        if state["consumed_tokens"] != checkpoint.consumed_tokens:
+            raise ValueError(f"consumed_tokens: {state['consumed_tokens']}, its name has {checkpoint.consumed_tokens}")
+        return state
+
+
+def check_state(state: Any) -> None:
+    """Check that a state has all parts, each of its form, and that they agree.
+
+    Raises: ValueError.
+    """
+    try:
+        TypeAdapter(State).validate_python(state, strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    counts = state["recording"]["counts"]
+    for name in Counted.__annotations__.keys() - {"max_len"}:
+        # lengths[n] counts segments of n tokens, n from 0 to max_len; all others are by distance, from 0 to max_len - 1
+        if len(counts[name]) != counts["max_len"] + (name == "lengths"):
+            raise ValueError("recording.counts: have another size than max_len states")
+    # Segments whose ids have gaps are counted pair by pair: the pairs at distance 0 are their tokens.
+    counted = sum(length * n for length, n in enumerate(counts["lengths"])) + sum(counts["gapped"][:1])
+    if counted != state["consumed_tokens"]:
+        raise ValueError(f"recording.counts: are of {counted} tokens, consumed_tokens are {state['consumed_tokens']}")
+    # pydantic has passed anything as streams: what is no tensor has no numpy()
+    check_streams(getattr(state["data"]["streams"], "numpy", lambda: None)(), state["step"], state["consumed_tokens"])
+
+
+def check_streams(streams: np.ndarray | None, step: int, consumed_tokens: int) -> None:
+    """Check that the states of the streams are those after `step` steps.
+
+    Raises: ValueError.
+    """
+    if streams is None or streams.dtype != np.int64 or streams.ndim != 2 or min(len(streams), streams.shape[1] - 2) < 1:
+        raise ValueError("data.streams: must be int64 (n_streams, 2 + look_ahead)")
+    # By stream: the packs it has given, its next sample, and the samples that wait for a pack, -1 where there is none.
+    packs, following, waiting = streams[:, 0], streams[:, 1], streams[:, 2:]
+    if (differ := np.flatnonzero(packs != step)).size:
+        rule = f"has given {packs[differ[0]]} packs by step {step}, each step takes one of every stream"
+        raise ValueError(f"data.streams: stream {differ[0]} {rule}")
+    # Of n streams, stream j takes the samples j, j + n, j + 2n, ...
+    numbers = np.arange(len(streams))[:, None]
+    foreign = (waiting % len(streams) != numbers) | (waiting >= following[:, None])
+    if (following % len(streams) != numbers[:, 0]).any() or (foreign & (waiting != -1)).any() or (waiting < -1).any():
+        raise ValueError("data.streams: a stream has samples of another")
+    # What a stream has taken less what still waits is in its packs: one sample or more in each pack, and one token or
+    # more in each sample.
+    packed = (following - numbers[:, 0]) // len(streams) - (waiting >= 0).sum(1)
+    if (packed < packs).any() or packed.sum() > consumed_tokens:
+        raise ValueError("data.streams: have drawn more samples than were trained on, or fewer than their packs hold")
 
 
 def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[str, int], list[str]]:

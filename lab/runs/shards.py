@@ -34,7 +34,7 @@ from lab.core.errors import CheckpointError, LabError, first_line
 from lab.core.files import FileEntry, publish_folder, remove, write_hashed, write_json
 from lab.runs import checkpoints
 from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, refusing
-from lab.runs.saved_state import State
+from lab.runs.recovery import State
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.core.arrays import IntArray
-from lab.skip.base import BoolArray
+from lab.core.types import IntArray
+from lab.skip.methods import BoolArray
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -16,7 +16,7 @@ from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
 from lab.runs.folder import packed_counts
 from lab.runs.manifest import RECORDS, add_to_manifest
-from lab.runs.saved_state import check_state, read_state
+from lab.runs.recovery import check_state, read_state
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.record import Recording
 from lab.train.signals import Stopping

@@ -16,8 +16,8 @@ from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.loading import decoder_builder
 from lab.model.attention.segments import ContextGroup, Segments
-from lab.model.config import PEAK_FLOPS, DecoderConfig
-from lab.model.devices import device_for
+from lab.model.config import DecoderConfig
+from lab.model.devices import PEAK_FLOPS, device_for
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, track, use_stand_ins
 from lab.model.sharding import Sharding
 from lab.train.environment import (

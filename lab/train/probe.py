@@ -24,8 +24,7 @@ from lab.core.launch import OutOfStep, WorkFailed, exchange
 from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer
-from lab.evidence.base import Asked
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Asked, Repeat
 from lab.model.decoder import Decoder
 from lab.model.devices import processor
 from lab.model.sharding import allocate, fill

@@ -22,8 +22,8 @@ from lab.counts.position_counts import COUNTED
 from lab.counts.rows import sum_to_the_end
 from lab.data.batch import Batch
 from lab.data.module import PackedData
-from lab.model.config import peak_flops, utilisation
-from lab.model.layers import LayersConfig
+from lab.model.config import LayersConfig
+from lab.model.devices import peak_flops, utilisation
 from lab.positions import Distance
 from lab.runs.folder import RunFolder
 from lab.train.state import SUMS, StepStats, TrainState

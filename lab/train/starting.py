@@ -25,8 +25,7 @@ from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.manifest import drop_from_manifest
-from lab.runs.recovery import find_losses
-from lab.runs.saved_state import read_state
+from lab.runs.recovery import find_losses, read_state
 from lab.runs.source import find_tokenizer
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
 from lab.train.meeting import gather

@@ -15,8 +15,7 @@ from lab.data.module import PackedData
 from lab.data.segments import index_segments
 from lab.data.sidecars import label_tokens, open_sidecar, sidecar_path
 from lab.data.tokenizer import load_tokenizer
-from lab.evidence.base import Asked
-from lab.evidence.repeat import Repeat, Suffix
+from lab.evidence.methods import Asked, Repeat, Suffix
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.forked import ROOT
 from tests.refusals import refused

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.recall import main
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat
 from tests.evidence import brute
 
 QUICK = ["--targets=9999", "--bins=2,8,16,32", "-o", "out", "--json"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.engine.sliding import TextLosses, text_losses, windows
-from lab.core.arrays import IGNORE
+from lab.core.types import IGNORE
 
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])

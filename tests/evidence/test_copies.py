@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lab.evidence import repeat
-from lab.evidence.repeat import Repeat, Suffix
+from lab.evidence import methods
+from lab.evidence.methods import Repeat, Suffix
 from tests.evidence import brute
 from tests.evidence.brute import IGNORE
 from tests.evidence.packs import agreed
@@ -58,7 +58,7 @@ def test_repeat_in_random_packs_equals_the_search_by_definition(n, largest):
 @pytest.mark.parametrize("least", [1, 2])
 @ids
 def test_suffix_in_random_packs_equals_the_search_by_definition(monkeypatch, least, longest, largest):
-    monkeypatch.setattr(repeat, "LONGEST", longest)
+    monkeypatch.setattr(methods, "LONGEST", longest)
     generator = np.random.default_rng(least)
     vocabulary = np.linspace(0, largest, 3).astype(np.int64)
     assert agreed(Suffix(least=least), lambda x, p: brute.suffix(x, p, least, longest), generator, vocabulary) > 500

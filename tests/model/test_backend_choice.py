@@ -12,7 +12,7 @@ from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import choose_kernel
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
-from lab.model.layers import Sliding
+from lab.model.config import Sliding
 from lab.positions import distance, frequencies
 from tests.model import stand_ins
 from tests.refusals import refused

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from lab.core.errors import ConfigError
+from lab.model.config import LayersConfig
 from lab.model.huggingface import save_pretrained
-from lab.model.layers import LayersConfig
 from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny
 
 TOL = 1e-10  # float64, three layers of sums of some dozens of terms

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from lab.core.arrays import IGNORE
 from lab.core.errors import ConfigError
+from lab.core.types import IGNORE
 from lab.data.batch import to_batch
 from lab.data.packing import Pack
 from lab.model.attention.kernels import CAUSAL_KERNELS
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, LayersConfig
 from lab.model.devices import choose_compile, compiles
-from lab.model.layers import LayersConfig
 from lab.positions import distance, frequencies
 from lab.train.loop import compute_loss
 from tests.fits import load

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lab.core.errors import ConfigError
-from lab.model.config import DecoderConfig, peak_flops, utilisation
+from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
+from lab.model.devices import peak_flops, utilisation
 from tests.refusals import refused
 
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv="bias")

@@ -5,7 +5,7 @@ import torch
 from torch import distributed
 
 from lab.model.attention.segments import ContextGroup, Segments
-from lab.model.layers import LayersConfig
+from lab.model.config import LayersConfig
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
 

@@ -15,8 +15,7 @@ from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.block import Block
-from lab.model.config import DecoderConfig
-from lab.model.layers import Sliding
+from lab.model.config import DecoderConfig, Sliding
 from lab.positions import distance, frequencies
 from tests.model import stand_ins
 from tests.model.by_definition import ONCE, Case, assert_close_with_gradients, attention_by_distance, draw

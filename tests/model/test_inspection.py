@@ -9,8 +9,8 @@ import torch
 from lab.model.attention import inspection
 from lab.model.attention.inspection import LayerLogits, layer_inputs, token_scores
 from lab.model.attention.layout import LayerInputs
+from lab.model.config import LayersConfig
 from lab.model.decoder import DecoderConfig
-from lab.model.layers import LayersConfig
 from lab.positions import distance, frequencies
 from tests.model.by_definition import TINY, drawn, eight_bits, projections, tiny
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from lab.counts import PositionCounts
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, LayersConfig, Sliding
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES
 from lab.model.huggingface.pretrained import hugging_face_name
-from lab.model.layers import LayersConfig, Sliding
 from lab.positions import distance, frequencies
 from lab.testing import check_distance_method
 from tests.model.by_definition import TINY, drawn, tiny

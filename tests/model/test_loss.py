@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.core.arrays import IGNORE
+from lab.core.types import IGNORE
 from lab.model import loss
 from lab.model.loss import chunk_terms, summed_cross_entropy
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed
 
-from lab.core.arrays import IGNORE
+from lab.core.types import IGNORE
 from lab.counts import visible_context
 from lab.data.batch import to_batch
 from lab.data.packing import Pack

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.evidence.repeat import Repeat
+from lab.evidence.methods import Repeat
 from lab.probe.recall import RecallTest
 from tests.evidence import brute
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from lab.core.errors import CheckpointError
 from lab.loading import load_weights, read_parameters, read_weights
 from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint
-from lab.runs.saved_state import read_state
+from lab.runs.recovery import read_state
 from lab.runs.shards import ShardWriter, packed, publish, read_shards, write_shards
 from tests.opened import small_files
 from tests.refusals import refused

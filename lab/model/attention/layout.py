@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from lab.model.attention.segments import ContextGroup, Segments, dense_mask
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, Sliding
 from lab.model.devices import to_device
-from lab.model.layers import Sliding
 from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
