@@ -37,13 +37,20 @@ from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
 from lab.core.types import IGNORE
 from lab.data.packing import Windows, held_out_windows
-from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
+from lab.data.selecting import (
+    RESULT,
+    ImpactConfig,
+    label_types,
+    open_tagger,
+    sentence_ends,
+    sentences_with,
+    split_sentences,
+)
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, require_tokenizer, vocabulary_hash
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for
-from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCHES = 20  # points of a line, at most
 SHOWN = 12  # rows of the printed table

@@ -45,9 +45,9 @@ from lab.core.arguments import parse_method, read_options, settings_lines
 from lab.core.command import NOTHING_WRITTEN, start
 from lab.core.types import IntArray, Row
 from lab.counts import PositionCounts
+from lab.data.selecting import split_sentences
 from lab.positions import DISTANCE_METHODS, Distance, dca
-from lab.skip.methods import Skip
-from lab.skip.sentences import split_sentences
+from lab.skip import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end

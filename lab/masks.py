@@ -1,4 +1,4 @@
-"""Attention masks: groups of documents whose tokens see each other causally, and the order of training windows.
+"""Attention masks: groups of documents whose tokens see each other causally, and windows arranged for them.
 
 Groups are also the predicate on pairs of tokens; `lab.testing.check_mask` compares both with what training arranges.
 
@@ -29,18 +29,52 @@ Anchor mask: causal, inside one document, and document 0 is the anchor that ever
           3   x . . x
 
 Source: AnchorAttention, arXiv:2411.13476, section 3.
+
+Arrangement of a training window: its documents as causal runs with rotary ids, targets and an anchor.
+
+    window      a a a b b b b        documents of a window, in tokens
+    causal      one run, ids 0 1 2 3 4 5 6
+    document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
+    anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
+    another     a run for each group of documents, ids from 0 in each, or running
+
+With a `block`, every block of that number of tokens of the window is a run of its own. With chunks, documents are cut
+at random points and the chunks shuffled, while those of a document keep their order. A document that sees only itself
+is then reassembled, with the ids of its tokens in the shuffled window: attention depends on ids and visibility, not on
+the order of a row. No target crosses a document.
+
+Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
+repeating tokens, and scores targets across documents; here every token occurs once.
+
+By a window schedule tokens see only their block of the window, and blocks grow in training to the full window.
+
+    w(c) = min(L, w_s + floor((L - w_s) c / C))
+
+with the window L, the first block w_s, the tokens c of all earlier batches, and the tokens C at which a block is the
+full window.
+
+    index in the window    0 1 2 3 4 5 6        blocks of w = 3    0 1 2 | 3 4 5 | 6
+    documents              a a a a b b b        under the document mask    a a a | a | b | b b, cut at 3, 4 and 6
+
+Every block is a run of its own, whose ids count from 0. Targets stay: the last token of a block predicts the next one.
+
+Source: arXiv:2503.15450, section 4.1, which counts in steps t: min(w_e, w_s + floor(alpha t)) with w_s = 32. Its
+alpha = 1/8 at L = 8192 and steps of 1M tokens is C = 65B here, of 100B tokens.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from annotated_types import Ge
 
-from lab.core.schema import Method, OneOf
+from lab.core.schema import Length, Method, OneOf, Positive, Section
+from lab.core.types import IGNORE, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,3 +183,117 @@ class Anchor(WindowMask):
 
 MASKS: dict[str, type[WindowMask]] = {"causal": Causal, "document": Document, "anchor": Anchor}
 MaskConfig = Annotated[WindowMask, OneOf(WindowMask, MASKS)]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRun:
+    """Tokens that see each other causally in this order.
+
+    Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
+    `matched` is false if no sentence of the window contains an impactful token.
+    """
+
+    tokens: IntArray
+    targets: IntArray
+    ids: IntArray
+    anchored: bool = False
+    matched: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """How windows are arranged: the mask, and for an anchor mask its token, which replaces the token `bos`."""
+
+    mask: WindowMask = field(default_factory=Causal)
+    anchor: int | None = None
+    bos: int | None = None
+
+    def runs(
+        self,
+        tokens: IntArray,
+        targets: IntArray,
+        documents: IntArray,
+        generator: np.random.Generator,
+        block: int | None = None,
+    ) -> list[TokenRun]:
+        """Arrange a window.
+
+        Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (numbers from 0, rising) int64 (n,).
+        """
+        mask = self.mask
+        runs: list[TokenRun] = []
+        if mask.is_anchored:
+            runs.append(TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0])))
+            # the anchor replaces the <bos> of each document
+            others = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
+            tokens, targets, documents = tokens[others], targets[others], documents[others]
+        if not len(tokens):
+            return runs  # the window was one <bos>
+        ids = np.arange(len(tokens), dtype=np.int64)
+        if mask.chunks is not None:
+            order = interleave_chunks(documents, mask.chunks, generator)
+            if mask.method == "causal":
+                tokens, documents = tokens[order], documents[order]
+                # the next token of the row is a target only if it is the next of the text
+                targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
+            else:
+                # the row keeps its order, and a token takes the id of its index in the shuffled window
+                ids[order] = ids.copy()
+        if mask.method == "causal" and block is None:
+            return [TokenRun(tokens, targets, ids)]  # the usual window, at twice the speed of what follows
+        groups = np.asarray(mask.group(documents))
+        order = np.argsort(groups, kind="stable")
+        tokens, targets, groups = tokens[order], targets[order], groups[order]
+        if mask.running:
+            ids = ids[order]
+        blocks = ids // (block or len(ids))
+        # a run begins where the group or the block changes
+        begins = np.flatnonzero((np.diff(groups, prepend=-1) != 0) | (np.diff(blocks, prepend=-1) != 0)).tolist()
+        for begin, end in pairwise([*begins, len(ids)]):
+            run_ids = ids[begin:end]
+            if mask.is_anchored:
+                run_ids = run_ids + 1  # the anchor has id 0
+            elif block is not None or not mask.running:
+                run_ids = run_ids - run_ids[0]
+            runs.append(TokenRun(tokens[begin:end], targets[begin:end], run_ids, mask.is_anchored))
+        return runs
+
+
+def interleave_chunks(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:
+    """Cut each document at random points into `chunks` chunks and shuffle them; chunks of a document keep their order.
+
+    A document of fewer tokens than chunks is cut between all its tokens.
+
+    Shapes: documents (n,), rising; returns the new order, a permutation of 0 .. n - 1.
+    """
+    begins = np.flatnonzero(np.diff(documents, prepend=-1))
+    pieces: list[Iterator[IntArray]] = []
+    n_pieces = []
+    for indices in np.split(np.arange(len(documents)), begins[1:]):
+        cuts = generator.choice(len(indices) - 1, size=min(chunks, len(indices)) - 1, replace=False) + 1
+        pieces.append(iter(np.split(indices, np.sort(cuts))))
+        n_pieces.append(len(cuts) + 1)
+    # shuffling the documents' numbers in place of the chunks keeps the order within a document
+    owners = np.repeat(np.arange(len(pieces)), n_pieces)
+    generator.shuffle(owners)
+    return np.concatenate([next(pieces[owner]) for owner in owners])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSchedule(Section):
+    """How the blocks of the window grow."""
+
+    start: Length = 32
+    """Tokens of the first blocks."""
+    tokens: Positive
+    """Consumed tokens from which on a block is the full window."""
+
+    def block(self, window: int, consumed: int) -> int:
+        """Compute the tokens of a block.
+
+        Example:
+            >>> schedule = WindowSchedule(start=32, tokens=1000)
+            >>> [schedule.block(192, consumed) for consumed in (0, 6, 7, 500, 999, 1000, 5000)]
+            [32, 32, 33, 112, 191, 192, 192]
+        """
+        return min(window, self.start + (window - self.start) * consumed // self.tokens)

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from lab.core.schema import validated
 from lab.core.types import IGNORE
-from lab.data.arrangement import Arrangement
 from lab.data.config import OwnCorpus
 from lab.evidence.methods import Evidence
-from lab.masks import WindowMask
+from lab.masks import Arrangement, WindowMask
 from lab.model.attention.attend import attend
 from lab.positions import Distance, FrequencyMethod, frequencies
-from lab.skip.methods import Skip
+from lab.skip import Skip
 
 N_TOKENS = 90  # of a text
 STARTS = (0, 1, 13)  # positions of its first token

@@ -14,8 +14,7 @@ from lab.masks import MASKS, Document
 from lab.positions.rerope import Rerope
 from lab.positions.rope import Plain
 from lab.positions.yarn import Yarn
-from lab.skip import SKIP_METHODS
-from lab.skip.methods import Pose
+from lab.skip import SKIP_METHODS, Pose
 from lab.testing import (
     check_corpus,
     check_distance_method,

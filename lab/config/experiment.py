@@ -32,7 +32,7 @@ from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
-from lab.skip.methods import SkipConfig
+from lab.skip import SkipConfig
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8

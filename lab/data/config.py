@@ -14,10 +14,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from lab.core.schema import OneOf, PathText, Positive, Section, Share
-from lab.data.arrangement import WindowSchedule
 from lab.data.chat import USER_ASSISTANT
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
+from lab.masks import WindowSchedule
 
 Mode = Literal["natural", "concatenated", "uniform"]
 GENERATED_VERSION = 1  # of generated documents; raised with every change to them, so that old shards are not reused

@@ -19,19 +19,17 @@ from torch import Tensor
 
 from lab.core.files import FileEntry
 from lab.core.launch import exchange, sum_over_ranks
-from lab.data.arrangement import Arrangement
 from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig
 from lab.data.packing import AssignIds, PackSettings, PackStream, count_samples
 from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
-from lab.data.selecting import Selection, read_token_types
+from lab.data.selecting import Selection, read_token_types, sentence_ends, split_sentences
 from lab.data.shards import TokenStore, task_name
 from lab.data.sidecars import label_tokens, open_sidecar, read_entry, sidecar_path, store_sidecar
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
-from lab.masks import WindowMask
-from lab.skip.methods import skip_positions
-from lab.skip.sentences import sentence_ends, split_sentences
+from lab.masks import Arrangement, WindowMask
+from lab.skip import skip_positions
 
 N_PREFETCHED = 4  # packs that a thread makes ahead
 

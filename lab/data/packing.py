@@ -17,7 +17,6 @@ import numpy as np
 
 from lab.core.errors import ConfigError, DataError
 from lab.core.types import IGNORE, IntArray
-from lab.data.arrangement import Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
@@ -25,6 +24,7 @@ from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.evidence.methods import Evidence, in_ids
 from lab.evidence.weights import ByEvidence
+from lab.masks import Arrangement, TokenRun
 
 # a third number of the seed, without which a pack's weights would have the random numbers of its first sample
 OF_WEIGHTS = 1

@@ -3,8 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.data.arrangement import Arrangement, TokenRun, interleave_chunks
-from lab.masks import Causal, Document
+from lab.masks import Arrangement, Causal, Document, TokenRun, interleave_chunks
 from tests.data.windows import IGNORE, cut
 
 CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
@@ -62,7 +61,7 @@ def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expect
 
 
 def lengths_and_ids(block, mask=Causal()):
-    """Arrange the window of lab/data/arrangement.py: documents of 4 and 3 tokens."""
+    """Arrange the window of lab/masks.py: documents of 4 and 3 tokens."""
     documents = np.array([0, 0, 0, 0, 1, 1, 1])
     tokens, targets = np.arange(10, 17), np.array([11, 12, 13, IGNORE, 15, 16, 17])
     runs = Arrangement(mask=mask).runs(tokens, targets, documents, np.random.default_rng(0), block)

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lab.data.arrangement import Arrangement
 from lab.data.config import TokenizerFile
 from lab.data.module import build_arrangement
 from lab.data.preparation import prepare
-from lab.masks import Anchor
+from lab.masks import Anchor, Arrangement
 from tests.data.stores import module_of, text_config
 from tests.data.windows import IGNORE
 

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
-from lab.data.arrangement import Arrangement
 from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
 from lab.data.corpora import TextDocument, to_document
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from lab.data.tokenizing import TokenShardWriter, cut_conversation, cut_samples
-from lab.masks import Causal, Document
+from lab.masks import Arrangement, Causal, Document
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 

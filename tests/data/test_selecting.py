@@ -12,7 +12,7 @@ from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
-from lab.skip.methods import LongRecipe
+from lab.skip import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from eval.positions import SkipOptions, cells, main, measure, sample_ids, sample_sentences, values
 from lab.positions import distance
-from lab.skip.methods import Rpes
+from lab.skip import Rpes
 from tests.eval.commands import check_faults, runner, words_of
 
 MATRICES = {

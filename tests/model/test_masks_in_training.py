@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lab.data.arrangement import Arrangement, interleave_chunks
 from lab.data.batch import to_batch
 from lab.data.segments import index_segments
-from lab.masks import Anchor, Document, WindowMask
+from lab.masks import Anchor, Arrangement, Document, WindowMask, interleave_chunks
 from lab.model.config import DecoderConfig
 from lab.skip import skip_positions
 from lab.train.loop import compute_loss

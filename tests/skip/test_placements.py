@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.skip.sentences import draw_sentences
+from lab.data.selecting import draw_sentences
 from tests.skip.draws import DRAWS, check_shares, drawn, rng
 
 HAND = [

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from lab.skip.sentences import sentence_ends, split_sentences
+from lab.data.selecting import sentence_ends, split_sentences
 
 ENDS = np.array([True, False, False, True, False])  # ids 0 and 3 hold a mark
 

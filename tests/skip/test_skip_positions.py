@@ -3,8 +3,7 @@
 import pytest
 
 from lab.core.errors import ConfigError
-from lab.skip import skip_positions
-from lab.skip.methods import Pose
+from lab.skip import Pose, skip_positions
 from tests.refusals import refused
 from tests.skip.draws import rng
 

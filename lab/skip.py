@@ -1,4 +1,6 @@
-"""Skip methods: their base class and table, the draw of a sample's ids, and statistics of ids.
+"""Position skips: ids with gaps, with which a short sample covers the distances of a long one.
+
+A sample's ids are drawn by one of three methods.
 
 PoSE: the sample is two chunks of contiguous ids, the second of them shifted by one skip.
 
@@ -272,4 +274,4 @@ def sentence_faults(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
     if is_row and lengths.sum() == n_tokens and lengths.min() > 0:
         return []
     rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
-    return [f"sentence_lengths: {rule}; see lab.skip.sentences.split_sentences"]
+    return [f"sentence_lengths: {rule}; see lab.data.selecting.split_sentences"]
