@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
-from eval.engine.grid_text import WRITERS, format_heading, to_table
+from eval.engine.grid_text import WRITERS, describe_marks, format_heading, to_table
 from eval.engine.records import COLUMNS, WIDER, list_results, read_records
 from eval.engine.rows import WIDEST, Result, fitted, natural_key
-from eval.engine.seeds import LEVEL, POWER, binomial_variance
+from eval.engine.seeds import binomial_variance
 from eval.engine.statistics import add_p_values
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import start
@@ -46,7 +46,7 @@ from lab.core.errors import ConfigError, suggest
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
 from lab.core.types import Row
-from lab.runs.arms import FEWEST, SHARES, find_differences, mean_with_limits, name_arms, with_bases
+from lab.runs.arms import SHARES, find_differences, mean_with_limits, name_arms, with_bases
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 
@@ -239,34 +239,6 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     return out
 
 
-def legend(cells: pd.DataFrame, older: int) -> list[str]:
-    """Explain the marks and the tests, and count the results that were omitted."""
-    tests = cells.test.value_counts()
-    untested = int((cells.compared & cells.test.isna()).sum())
-    first = cells.column[cells.number == 0].iloc[0]
-    notes = ["Shares in percent, with limits where they are known."]
-    if (cells.seeds > 1).any():
-        notes.append(
-            "Of several seeds the mean, with 95% limits by the t distribution, for shares with a seed more at 0 and at "
-            "1; of censored seeds, < the first value tested or + the last, the least and the most."
-        )
-    if len(tests):
-        named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
-        total = f"p adjusted for {tests.sum()} comparisons (Holm)"
-        notes.append(f"* differs from {first} at {LEVEL:g}: {named}; {total}.")
-    if cells.seeds_needed.notna().any():
-        notes.append(
-            f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of "
-            "cases if size and spread are those measured; in pairs where seeds are the same."
-        )
-    if untested:
-        rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
-        notes.append(f"? no test ({untested}): {rule}.")
-    if older:
-        notes.append(f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
-    return notes
-
-
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
 COMPARED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
 COMPARED += ["p_adjusted", "p_exact", "seeds_needed"]
@@ -292,7 +264,7 @@ def join(request: Request) -> Result:
     rows = []
     for record in cells[fields].rename(columns={"alike": "protocol"}).to_dict("records"):
         rows.append({name: value for name, value in record.items() if pd.notna(value) and value != ""})
-    notes = legend(cells, older) + define_names(cells.column.unique())
+    notes = describe_marks(cells, older) + define_names(cells.column.unique())
     if output is None:
         lines = [fitted(to_table(cells)), ""]
         for note in notes:

@@ -1,4 +1,4 @@
-"""The table of eval.compare as text: a heading for each column, a score with limits in each cell, and file formats."""
+"""The table of eval.compare as text: headings, scores with limits, what their marks mean, and file formats."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from eval.engine.rows import fitted
-from eval.engine.seeds import LEVEL
+from eval.engine.seeds import LEVEL, POWER
+from lab.runs.arms import FEWEST
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 
@@ -65,6 +66,34 @@ def to_table(cells: pd.DataFrame) -> pd.DataFrame:
     texts = cells.assign(text=[format_cell(cell) for cell in cells.itertuples()])
     table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
     return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
+
+
+def describe_marks(cells: pd.DataFrame, older: int) -> list[str]:
+    """Explain the marks and the tests, and count the results that were omitted."""
+    tests = cells.test.value_counts()
+    untested = int((cells.compared & cells.test.isna()).sum())
+    first = cells.column[cells.number == 0].iloc[0]
+    notes = ["Shares in percent, with limits where they are known."]
+    if (cells.seeds > 1).any():
+        notes.append(
+            "Of several seeds the mean, with 95% limits by the t distribution, for shares with a seed more at 0 and at "
+            "1; of censored seeds, < the first value tested or + the last, the least and the most."
+        )
+    if len(tests):
+        named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
+        total = f"p adjusted for {tests.sum()} comparisons (Holm)"
+        notes.append(f"* differs from {first} at {LEVEL:g}: {named}; {total}.")
+    if cells.seeds_needed.notna().any():
+        notes.append(
+            f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of "
+            "cases if size and spread are those measured; in pairs where seeds are the same."
+        )
+    if untested:
+        rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
+        notes.append(f"? no test ({untested}): {rule}.")
+    if older:
+        notes.append(f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
+    return notes
 
 
 def to_csv(table: pd.DataFrame) -> str:
