@@ -38,6 +38,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import command
 from eval.engine.lengths import FloatArray, natural_lengths
+from eval.engine.matrix import compute_cells, format_matrix, format_number, format_stretches, list_values
 from eval.engine.rows import Result, to_text
 from lab import skip
 from lab.core import chart, errors, schema
@@ -50,9 +51,6 @@ from lab.positions import DISTANCE_METHODS, Distance, dca
 from lab.skip import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
-WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end
-STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
-DECIMALS = 3  # at most, of a fractional position
 CELLS = 72  # queries, and keys, of a text that are drawn at most
 
 
@@ -119,93 +117,32 @@ def parse(request: command.Request) -> tuple[Any, Any]:
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
     """Show a distance method's matrix."""
     length = options.length
-    held = values(distance, length)
+    held = list_values(distance, length)
     parameters = resolved(distance)
     positions = np.arange(length)
-    last = cells(distance, positions[-1:], positions).ravel()
-    options_text = [f"--{name}={json.dumps(value)}" for name, value in parameters.items()]
+    last = compute_cells(distance, positions[-1:], positions).ravel()
+    method = distance.method
+    for name, value in parameters.items():
+        method += f" --{name}={json.dumps(value)}"
     lines = {
-        "method": " ".join([distance.method, *options_text]),
+        "method": method,
         "length": f"{length} tokens",
-        "largest relative position": number(held[-1]),
+        "largest relative position": format_number(held[-1]),
         "distinct": str(len(held)),
-        "last row": stretches_text(last[~np.isnan(last)]),
+        "last row": format_stretches(last[~np.isnan(last)]),
     }
     if distance.scales_logits:
         lines["logits"] = "scaled, which moves no position"
     facts = "\n".join([f"{name:<27}{text}" for name, text in lines.items()])
-    row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
-    row |= {"largest": float(held[-1]), "distinct": len(held)}
-    return f"{matrix_text(distance, length)}\n\n{facts}", [row]
-
-
-def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
-    """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
-    # torch takes a second to import, which skip methods and errors do not need.
-    import torch
-
-    rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
-    return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
-
-
-def values(distance: Distance, length: int) -> FloatArray:
-    """List the relative positions that the matrix contains, sorted, each once."""
-    positions = np.arange(length)
-    # The first column and the last row contain them all. A method that depends on the distance alone has every
-    # distance in the last row. Self-Extend and Dual Chunk Attention count from the beginning, as the first column does.
-    held = cells(distance, positions, positions[:1]), cells(distance, positions[-1:], positions)
-    distinct = np.unique(np.append(*held))
-    return distinct[~np.isnan(distinct)]
-
-
-def number(value: float) -> str:
-    """Write a position with the fewest decimals it needs.
-
-    Example:
-        >>> number(6.0), number(5.5), number(1 / 3)
-        ('6', '5.5', '0.333')
-    """
-    return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
-
-
-def matrix_text(distance: Distance, length: int) -> str:
-    """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
-    positions = np.arange(length)
-    is_long = length > WHOLE
-    if is_long:
-        positions = np.r_[0:EDGE, length - EDGE : length]
-    rows = []
-    for cells_of_query in cells(distance, positions, positions):
-        row = ["." if np.isnan(cell) else number(cell) for cell in cells_of_query]
-        if is_long:
-            row.insert(EDGE, "...")
-        rows.append(row)
-    if is_long:
-        rows.insert(EDGE, ["..."] * len(row))
-    width = np.char.str_len(rows).max()
-    lines = []
-    for row in rows:
-        lines.append(" ".join([word.rjust(width) for word in row]))
-    return "\n".join(lines)
-
-
-def stretches_text(row: FloatArray) -> str:
-    """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
-
-    Example:
-        >>> stretches_text(np.array([5.0, 4, 3, 2, 1, 0, 2, 1, 0]))
-        '5 .. 0, 2 .. 0'
-    """
-    steps = np.diff(row)
-    # Step k is between keys k and k + 1, so that a stretch begins at key k + 1.
-    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
-    texts = []
-    for part in stretches:
-        # A stretch of one key has one number.
-        texts.append(" .. ".join(dict.fromkeys((number(part[0]), number(part[-1])))))
-    if len(texts) > STRETCHES:
-        return ", ".join([*texts[:2], "...", texts[-1]]) + f" ({len(texts):,} stretches)"
-    return ", ".join(texts)
+    row = {
+        "metric": "relative_positions",
+        "method": distance.method,
+        "parameters": parameters,
+        "length": length,
+        "largest": float(held[-1]),
+        "distinct": len(held),
+    }
+    return f"{format_matrix(distance, length)}\n\n{facts}", [row]
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -230,7 +167,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
 
     f = natural_lengths(options.length).frequency(options.length, "natural")
     sampled = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
-    rel_pos = cells(distance, sampled, sampled)
+    rel_pos = compute_cells(distance, sampled, sampled)
     # Positions may be fractions: f is linear in between as in Eq. 2, 0 beyond the window, and nan at hidden cells.
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))
     index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
@@ -303,8 +240,9 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
         runs.append(skip.run_lengths(ids))
         largest = max(largest, int(ids[-1]))  # ids rise
     f = counts.frequency()
-    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
-    return {**row, "largest": largest}, f / f[0]
+    mean_run_length = float(np.concatenate(runs).mean())
+    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": mean_run_length, "largest": largest}
+    return row, f / f[0]
 
 
 def settings() -> list[str]:

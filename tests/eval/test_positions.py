@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from eval.positions import SkipOptions, cells, main, measure, sample_ids, sample_sentences, values
+from eval.engine.matrix import compute_cells, list_values
+from eval.positions import SkipOptions, main, measure, sample_ids, sample_sentences
 from lab.positions import distance
 from lab.skip import Rpes
 from tests.eval.commands import check_faults, runner, words_of
@@ -88,9 +89,9 @@ PARAMETERS = {
 def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method):
     for parameters, length in itertools.product(PARAMETERS[method], (1, 2, 6, 7, 13, 14, 31)):
         one, positions = distance(method, **parameters), np.arange(length)
-        whole = cells(one, positions, positions)
+        whole = compute_cells(one, positions, positions)
         held = whole[np.tril_indices(length)]
-        assert values(one, length).tolist() == sorted({*held[~np.isnan(held)].tolist()})  # nan: hidden
+        assert list_values(one, length).tolist() == sorted({*held[~np.isnan(held)].tolist()})  # nan: hidden
 
 
 def test_all_mistakes_are_a_line_each(capsys):
