@@ -28,13 +28,12 @@ Where bfloat16 rounds:
     bf16_model  weights and activations are bfloat16 too, and each shift has its own forward pass, so that layers pass
                 differences on; between the layers a GPU's kernels round as in bf16, a CPU attends in float32
 
-Source: arXiv:2411.13476, section 2. It leaves 1 / sqrt(head_dim) out of its notation; A here has it. Its
-random weights are torch's kaiming_uniform_, ours what the lab's training starts from, of about the same size. Its
-curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing but RoPE to explain them.
+Source: arXiv:2411.13476, section 2. It leaves 1 / sqrt(head_dim) out of its notation; A here has it. Its random weights
+are torch's kaiming_uniform_, ours what the lab's training starts from, of about the same size. Its curves are of a
+whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing but RoPE to explain them.
 """
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -52,8 +51,7 @@ from lab.core.schema import Length, NonNegative
 from lab.core.types import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.attention.layout import LayerInputs
-from lab.model.decoder import Decoder
-from lab.model.huggingface.foreign import AnyDecoder, Foreign
+from lab.model.huggingface.foreign import AnyDecoder
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)
@@ -121,14 +119,14 @@ class Precision(texts.OnTexts):
         arithmetics = ARITHMETICS.copy()
         if not self.options.whole_model:
             del arithmetics["bf16_model"]
-        decoders = {"trained": trained, "random": build_random(trained, self.options.seed)}
+        decoders = {"trained": trained, "random": subject.build_random(trained, self.options.seed)}
         total = len(decoders) * len(arithmetics) * len(self.texts)
         self.announce([(total * len(self.shifts), self.n_tokens), *((total, n) for n in self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
             for (weights, decoder), (name, arithmetic) in product(decoders.items(), arithmetics.items()):
                 profiles = []
                 logits = np.empty((len(self.texts), len(self.lengths)))
-                used = to_bfloat16(decoder) if arithmetic.whole else decoder
+                used = subject.to_bfloat16(decoder) if arithmetic.whole else decoder
                 # One text at a time: the logits of a shift take memory that grows with the square of the length.
                 for text, differences in zip(self.texts[:, None], logits, strict=True):
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
@@ -143,15 +141,14 @@ class Precision(texts.OnTexts):
     def build_rows(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
-        n_tokens = self.n_tokens
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
             first = None
             if profile.any():
                 first = float(profile[0] / profile.sum())
-            about = {**pair, "shift": shift, "tokens": n_tokens}
+            about = {**pair, "shift": shift, "tokens": self.n_tokens}
             yield {"metric": "D", **about, **summary(values), "first_token_frac": first}
         # Shifts rise from 0, so that the first profile is that of no shift.
-        about = {**pair, "shift": 0, "tokens": n_tokens}
+        about = {**pair, "shift": 0, "tokens": self.n_tokens}
         yield {"metric": "D_by_token", **about, "n": len(by_token), "values": profiles[0].tolist()}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summary(values)}
@@ -263,24 +260,6 @@ def first_logit_difference(
         a, b = [LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs]
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
-
-
-def to_bfloat16(decoder: AnyDecoder) -> AnyDecoder:
-    if isinstance(decoder, Foreign):
-        return decoder.remade(lambda model: deepcopy(model).bfloat16())
-    return deepcopy(decoder).bfloat16()
-
-
-def build_random(decoder: AnyDecoder, seed: int) -> AnyDecoder:
-    """Make another model of the same config and position methods, its weights drawn with a seed."""
-    if isinstance(decoder, Foreign):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
-    other = Decoder(
-        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
-    )
-    return other.to(decoder.embedding.weight.device).eval()
 
 
 def shift_inputs(

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -28,9 +29,10 @@ from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
-from lab.model.huggingface.foreign import Foreign
+from lab.model.huggingface.foreign import AnyDecoder, Foreign
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, resolve
 from lab.train.environment import describe_source
@@ -240,3 +242,21 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
 
 def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
     return describe_source(model.name, model.consumed_tokens, model.method, processor(device))
+
+
+def to_bfloat16(decoder: AnyDecoder) -> AnyDecoder:
+    if isinstance(decoder, Foreign):
+        return decoder.remade(lambda model: deepcopy(model).bfloat16())
+    return deepcopy(decoder).bfloat16()
+
+
+def build_random(decoder: AnyDecoder, seed: int) -> AnyDecoder:
+    """Make another model of the same config and position methods, its weights drawn with a seed."""
+    if isinstance(decoder, Foreign):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
+    other = Decoder(
+        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
+    )
+    return other.to(decoder.embedding.weight.device).eval()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from eval.engine.subject import to_bfloat16
 from eval.engine.texts import sample_texts
 from eval.precision import (
     ARITHMETICS,
@@ -19,7 +20,6 @@ from eval.precision import (
     first_logit_difference,
     key_differences,
     main,
-    to_bfloat16,
 )
 from lab.loading import open_model
 from lab.model.decoder import Decoder
