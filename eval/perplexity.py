@@ -27,8 +27,7 @@ that were measured on the same documents, so that one call for each compares met
 
 Prints a table. Beside perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
 bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length to
-perplexity.jsonl once it is known. A second call continues from there.
-perplexity-cases/ holds every document's loss.
+perplexity.jsonl once it is known. A second call continues from there. perplexity-cases/ holds every document's loss.
 """
 
 import math
@@ -258,8 +257,7 @@ class Perplexity(Measure):
         return row, records
 
     def title(self) -> str:
-        source = self.options.text or "held out"
-        return f"{super().title()}; {self.n} documents, {source}, stride {self.stride}"
+        return f"{super().title()}; {self.n} documents, {self.options.text or 'held out'}, stride {self.stride}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""

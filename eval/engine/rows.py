@@ -234,10 +234,6 @@ class Results:
         return iter(self.stored.values())
 
     def read(self) -> None:
-        """Read the rows of the file.
-
-        Raises: CheckpointError for a line whose hash is another.
-        """
         for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
             if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
                 fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
@@ -271,10 +267,7 @@ class Results:
             os.fsync(file.fileno())
 
     def add(self, row: Mapping[str, object], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
-        """Append the row of a finished cell; `tests`, a file name and records, are written before it.
-
-        Raises: ConfigError where a file cannot be written.
-        """
+        """Append the row of a finished cell; `tests`, a file name and records, are written before it."""
         whole = dict(row)
         if tests is not None:
             write_rows(self.path.parent / tests[0], tests[1])

@@ -2,17 +2,12 @@
 
 Retrieval. A needle states the value of a key. `keys` keys have `values` values each. `queries` of the keys are asked
 for, and all their values are the answer. The haystack is the noise line again and again, essays, or more needles with
-other keys.
+other keys. A haystack of noise or needles has whole lines, and the needle is before any of them with equal probability.
+Essays are cut after a word. Their needles are between sentences, at depths drawn without repetition from DEPTHS evenly
+spaced ones.
 
-A haystack of noise or needles has whole lines, and the needle is before any of them with equal probability. Essays are
-cut after a word. Their needles are between sentences, at depths drawn without repetition from DEPTHS evenly spaced
-ones.
-
-Source: Hsieh et al. 2024, section 3 and appendix B; NVIDIA/RULER, scripts/data/synthetic/niah.py and synthetic.yaml,
-commit c3f5e3b. Ours are the search for the longest haystack and the order of the needles, new in every test. Sentences
-end at a full stop, question or exclamation mark before a blank, where RULER uses nltk.
-
-As in lm-eval, no prompt of a task ends with a space, as most tokenizers join a space to the word that follows.
+Source: niah.py, commit c3f5e3b. Ours are the search for the longest haystack and the order of the needles, new in every
+test. Sentences end at a full stop, question or exclamation mark before a blank, where RULER uses nltk.
 
 Tracing. Which variables hold a value that is passed from one to the next?
 
@@ -23,9 +18,9 @@ before random lines of the noise, or before its sentences where lines are few. T
 Where there is room, a worked example with short names comes first. It takes at most EXAMPLE_TOKENS and half of the
 prompt.
 
-Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/variable_tracking.py. Text and layout are
-those of commit f682453 (2024-07-12), as in the papers' measurements. Since 2025-05 (4a216f4) RULER spells "assigned"
-and puts statements in lines of their own. Ours are a new example in every test and its limit of half of the prompt.
+Source: variable_tracking.py. Text and layout are those of commit f682453 (2024-07-12), as in the papers' measurements.
+Since 2025-05 (4a216f4) RULER spells "assigned" and puts statements in lines of their own. Ours are a new example in
+every test and its limit of half of the prompt.
 
 Aggregation: the words that occur most often, in a shuffled list (cwe) and in a coded text (fwe).
 
@@ -33,13 +28,10 @@ Common words. Ten common words occur more often than all others. The list grows 
 shorter list with its answer, comes first where there is room for both. Words are English as long as there are enough,
 then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of which some are part of others. Of the
 lab's own 1,332 none is part of another. Ours are the made-up words, where RULER stops (until 2025-05) or takes a second
-list (since), and a new order in every test.
+list (since), and a new order in every test. Source: common_words_extraction.py, commit f682453.
 
 From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
 example of 20 words, 3 and 1 times.
-
-Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/common_words_extraction.py,
-commit f682453.
 
 Frequent words. A text whose word frequencies follow a zeta law; the three most frequent coded words are asked for:
 
@@ -47,9 +39,10 @@ Frequent words. A text whose word frequencies follow a zeta law; the three most 
 
 Rank 1 is noise, written `...`; the answer is ranks 2, 3 and 4. Coded words are CODED letters drawn at random, one of
 them for every TOKENS_PER_WORD tokens of the length. Unlike in RULER, N is never one at which ranks 4 and 5 occur
-equally often (some below 73 words). More dots fill what room is left.
+equally often (some below 73 words). More dots fill what room is left. Source: freq_words_extraction.py.
 
-Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/freq_words_extraction.py.
+Sources are in scripts/data/synthetic of NVIDIA/RULER, parameters in its synthetic.yaml; the paper is Hsieh et al. 2024,
+section 3 and appendix B. As in lm-eval, no prompt ends with a space, which most tokenizers join to the next word.
 """
 
 import itertools
@@ -93,8 +86,6 @@ EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its 
 VALUES = 10_000, 100_000
 LEAST = HOPS + 2  # sentences of noise: one more than there are statements
 SENTENCES = SENTENCE_END.split(NOISE)
-
-
 Haystack = Literal["noise", "essays", "needles"]
 Kind = Literal["words", "numbers", "uuids"]
 Chain = tuple[list[str], int, list[float]]  # names of variables, their value, and the rising depths of the statements
@@ -213,7 +204,7 @@ def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     return Draft(compose=lambda sentences: worked + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))
 
 
-# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
+# The wording is verbatim too.
 COMMON_WORDS = (
     "\x02Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
     "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list?\x03 Answer: The top "
@@ -294,9 +285,8 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
         entries = shuffled(np.repeat(words, counts(n_words, ranks)), order)
         return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 
-    return Draft(
-        compose=prompt, least=0, answers=tuple(coded.first(ASKED)), refine=lambda units: partial(prompt, units)
-    )
+    answers = tuple(coded.first(ASKED))
+    return Draft(compose=prompt, least=0, answers=answers, refine=lambda units: partial(prompt, units))
 
 
 def counts(n_words: int, ranks: int) -> list[int]:
@@ -307,5 +297,4 @@ def counts(n_words: int, ranks: int) -> list[int]:
         [60, 15, 6, 3, 2, 1]
     """
     shares = np.arange(1, ranks + 1) ** -ALPHA / zeta(ALPHA)
-    counted: list[int] = np.floor(n_words * shares).astype(int).tolist()
-    return counted
+    return np.floor(n_words * shares).astype(int).tolist()
