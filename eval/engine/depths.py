@@ -76,7 +76,7 @@ def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
 
 
 class ByDepth(NeedleMeasure):
-    """The numbers found by depth and length, and failures by third of the text."""
+    """Retrieval accuracy by depth and length, and failures by third of the text."""
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
         """Return the requested lengths, or the run's own, up to its training window if it sets no maximum.
@@ -128,7 +128,7 @@ class ByDepth(NeedleMeasure):
         cells, missed = split(rows)
         # A cell without tests would be an empty row of the table.
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
-        lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
+        lines = [self.title(), "", "retrieval accuracy (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
         if missed:
             heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
             lines += ["", heading, to_text(pivot(missed, "length", "third", "share"))]
@@ -141,7 +141,7 @@ class ByDepth(NeedleMeasure):
             cells,
             "length",
             "depth",
-            "numbers found",
+            "retrieval accuracy",
             kind="heat",
             height=22 * self.depths,
             title=self.title(),
@@ -164,7 +164,7 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     for row in rows:
         if row["metric"] == "found_by_depth":
             depth = f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"
-            cells.append({**row, "depth": depth, "numbers found": row["score"]})
+            cells.append({**row, "depth": depth, "retrieval accuracy": row["score"]})
         elif row["n"]:
             missed.append({**row, "share": f"{row['score']:.2f} ({limits(row, '.2f')})"})
     return cells, missed

@@ -236,7 +236,10 @@ class NeedleMeasure(run.Measure):
         )
 
     def title(self) -> str:
-        return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
+        protocol = f"{self.config.protocol} protocol"
+        if self.config.protocol == "ours":
+            protocol = "the lab's protocol"
+        return f"{super().title()}; {protocol}, {self.config.tests} tests a length"
 
 
 def format_effective_length(values: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ KINDS = {  # by what find_kind returns
     "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity"),
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
-    "distance": Kind("distance", "numbers found", NUMBER, length="distance"),
+    "distance": Kind("distance", "retrieval accuracy", NUMBER, length="distance"),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats", "distance"),
     "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats", "distance"),

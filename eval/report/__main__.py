@@ -158,7 +158,7 @@ def tables(runs: Runs) -> dict[str, pd.DataFrame]:
         "Runs at their last probe": runs.runs.rename(columns=limits),
         "Reach by position method, last probe": runs.reaches,
         "Settings that differ between arms": settings if len(settings.columns) > 1 else settings.head(0),
-        "Numbers found by distance, last probe": shares(runs.distances),
+        "Retrieval accuracy by distance, last probe": shares(runs.distances),
         "Every probe": runs.probes.drop(columns="probe").rename(columns=limits),
     }
 

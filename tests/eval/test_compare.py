@@ -278,8 +278,8 @@ def test_arms_of_which_one_has_no_spread_are_tested():
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
     with unpacked([ROOT / "experiments/demand/records/S1.jsonl.xz"]) as places:
         table, by_window = to_table(grid_of(*places)), to_table(grid_of(*places, by=["window"]))
-    assert table.loc["distance numbers found 132 tokens"].str.contains("5 seeds").all()
-    lines = by_window[by_window.index.str.startswith("distance numbers found 132 tokens")]
+    assert table.loc["distance retrieval accuracy 132 tokens"].str.contains("5 seeds").all()
+    lines = by_window[by_window.index.str.startswith("distance retrieval accuracy 132 tokens")]
     assert lines["192"].str.contains("5 seeds").tolist() == [True] * 5
     assert capsys.readouterr().err == 2 * "left out rows of gapped, which are joined with no others\n"
 
