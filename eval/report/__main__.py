@@ -59,23 +59,31 @@ def make_report(request: Request) -> Result:
         raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
     with unpacked(request.positional) as places:
         runs = read_runs(places)
+    names = list(runs.runs["run"])
+    title, counts = names[0], "1 run"
+    if len(names) > 1:
+        counts = f"{len(names)} runs"
+        title = f"{counts}: {names[0]} to {names[-1]}"
+    n = ""
+    # The names of several arms contain their n.
+    if len(runs.arms) == 1:
+        n = f", n = {len(names)}"
     drawn = []
+    titled = {}
     for plot in DRAWN:
         figure = plot(runs)
         if figure is not None:
             drawn.append(figure)
-    names = list(runs.runs["run"])
-    title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
-    unit = "run" if len(names) == 1 else "runs"
-    counts = f"{len(names)} {unit}, {len(drawn)} figures"
+            titled[figure.name] = figure.chart.properties(title=figure.title + n)
+    counts += f", {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
-    n = f", n = {len(names)}" if len(runs.arms) == 1 else ""  # else the arms' names have it
-    titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     if output.suffix in (".png", ".svg"):
         if not drawn:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
         charts = list(titled.values())
-        lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
+        lines = []
+        for k in range(0, len(charts), 2):
+            lines.append(hconcat(*charts[k : k + 2]))
         heading = filter(None, [title, runs.common, *define_names(runs.arms)])
         save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
@@ -138,7 +146,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "common": runs.common,
         "names": define_names(runs.arms),
         "is_crowded": len(runs.arms) > len(PALETTE),
-        "figures": [figure._asdict() for figure in drawn],
+        "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
@@ -153,11 +161,13 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
     settings = pd.DataFrame(runs.settings).T[find_differences(runs.settings)].rename_axis("run").reset_index()
+    if len(settings.columns) == 1:
+        settings = settings.head(0)
     limits = {"low": "effective_length_low", "high": "effective_length_high"}
     return {
         "Runs at their last probe": runs.runs.rename(columns=limits),
         "Reach by position method, last probe": runs.reaches,
-        "Settings that differ between arms": settings if len(settings.columns) > 1 else settings.head(0),
+        "Settings that differ between arms": settings,
         "Retrieval accuracy by distance, last probe": shares(runs.distances),
         "Every probe": runs.probes.drop(columns="probe").rename(columns=limits),
     }

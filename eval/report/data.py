@@ -5,8 +5,9 @@ that most arms have, which `common` lists.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from lab.runs.probe_records import list_contexts
 
 TRAINED, HELD_OUT = "training", "held out"
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
+SOURCE = itemgetter("texts", "evidence")  # of a row of gains
 REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
@@ -81,7 +83,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
         arms[name] = f"{arm}, n = {sizes[arm]}"
     # Runs of an arm follow one another, with the numbers in the names of arms rising.
     order = sorted(probed, key=lambda name: natural_key(arms[name]))
-    rows: dict[str, list[Row]] = {kind: [] for kind in FRAMES}
+    rows: dict[str, list[Row]] = defaultdict(list)
     for name in order:
         for kind, of_run in collect_rows(probed[name]).items():
             for row in of_run:
@@ -97,12 +99,15 @@ def read_runs(places: Sequence[Path]) -> Runs:
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
     thresholds = {config.get("probe.threshold", 0.8) for config in settings.values()}
+    threshold = None
+    if len(thresholds) == 1:
+        threshold = float(thresholds.pop())
     return Runs(
         **frames,
         settings=settings,
-        arms=list(dict.fromkeys(arms[name] for name in order)),
+        arms=frames["runs"]["arm"].unique().tolist(),
         methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
-        threshold=float(thresholds.pop()) if len(thresholds) == 1 else None,
+        threshold=threshold,
         common=common,
     )
 
@@ -116,19 +121,21 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
     """List a run's rows of every frame; an evaluation's reach stands in where training did not probe it."""
     last = last_rows(run)
     counts = run.path / "counts.npz"
-    reaches = [row for row in last if "reach" in row]
     probe = run.probes[-1] if run.probes else {}
+    reaches = []
     reach: Row = {}
-    if "reach" in probe:
-        reach = probe
-    else:
-        for row in reaches:
+    for row in last:
+        if "reach" in row:
+            reaches.append(row)
             if row["method"] == "plain":
                 reach = row
+    if "reach" in probe:
+        reach = probe
     about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
     about["tokens"] = last[0]["consumed_tokens"] if last else None
-    about |= {key: reach.get(key) for key in REACH}
-    about |= {key: probe.get(key) for key in LENGTH}
+    for source, keys in ((reach, REACH), (probe, LENGTH)):
+        for key in keys:
+            about[key] = source.get(key)
     probes = []
     for number, row in enumerate(run.probes):
         probes.append({**row, "tokens": row["consumed_tokens"], "probe": number})
@@ -184,9 +191,10 @@ def list_distances(last: list[Row]) -> list[Row]:
     newest = {}
     for row in last:
         if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE:
-            rows.append(row)
-            newest[row["method"]] = [row.get(name) for name in TESTS]
-    return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
+            tests = [row.get(name) for name in TESTS]
+            rows.append((row, tests))
+            newest[row["method"]] = tests
+    return [row for row, tests in rows if tests == newest[row["method"]]]
 
 
 def list_gains(probe: Row, last: list[Row]) -> list[Row]:
@@ -196,12 +204,10 @@ def list_gains(probe: Row, last: list[Row]) -> list[Row]:
         if row.get("metric") != "recall" or row["method"] != "plain":
             continue
         # Rows of other texts or other evidence are of an earlier command.
-        if newest and any(row[name] != newest[0][name] for name in ("texts", "evidence")):
+        if newest and SOURCE(row) != SOURCE(newest[0]):
             newest = []
-        newest.append({**row, "gain": row["score"]})
-    if newest:
-        return newest
-    return [{**row, "gain": row["score"]} for row in probe.get("recall", [])]
+        newest.append(row)
+    return [{**row, "gain": row["score"]} for row in newest or probe.get("recall", [])]
 
 
 def select_most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -227,8 +233,9 @@ def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame
 
 def mean_over_seeds(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
     """Return the mean over seeds, with limits where there are enough of them."""
-    mean, *limits = mean_with_limits(values, ends=ends)
-    low, high = limits if len(values) >= FEWEST_SEEDS else (math.nan, math.nan)
+    mean, low, high = mean_with_limits(values, ends=ends)
+    if len(values) < FEWEST_SEEDS:
+        low = high = math.nan
     return mean, low, high
 
 

@@ -57,7 +57,9 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
     # Arms at one probe have equal tokens, and their points would cover one another.
     step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
-    shift = {arm: step * (number - (len(runs.arms) - 1) / 2) for number, arm in enumerate(runs.arms)}
+    shift = {}
+    for number, arm in enumerate(runs.arms):
+        shift[arm] = step * (number - (len(runs.arms) - 1) / 2)
     rows, groups = (table.assign(at=table["tokens"] + table["arm"].map(shift)) for table in (rows, groups))
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     # A line through the means stops where a run of the arm is censored: a gap, no false mean.
