@@ -131,8 +131,8 @@ class Precision(texts.OnTexts):
                 for text, differences in zip(self.texts[:, None], logits, strict=True):
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
                     for column, length in enumerate(self.lengths):
-                        difference = first_logit_difference(used, text[:, :length], 0, arithmetic, reference)
-                        differences[column] = float(difference)
+                        gap = first_logit_difference(used, text[:, :length], 0, arithmetic, reference)
+                        differences[column] = gap.item()
                     bar.update()
                 pair = {"weights": weights, "arithmetic": name, "reference": reference}
                 for row in self.build_rows(pair, torch.cat(profiles).cpu().numpy(), logits):

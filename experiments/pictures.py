@@ -89,10 +89,10 @@ def write_sheet(path: Path) -> int:
 def main() -> int:
     """Plot the pictures named on the command line, or all."""
     names = sys.argv[1:] or [*COMMANDS]
-    unknown = [name for name in names if name not in COMMANDS]
-    if unknown:
-        print(f"{unknown[0]}: no picture of the pages; use one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
+    for name in names:
+        if name not in COMMANDS:
+            print(f"{name}: no picture of the pages; use one of {', '.join(COMMANDS)}", file=sys.stderr)
+            return 2
     for name in names:
         status = plot_picture(name)
         if status:

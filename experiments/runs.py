@@ -44,11 +44,13 @@ def show_results(parser: argparse.ArgumentParser, show: Callable[[], None]) -> i
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:
     """Train the runs that are not finished, `jobs` at once, and return the exit status."""
-    unfinished = [run for run in runs if not is_finished(run.experiment)]
-    # The log of a run is opened before its process makes the folder.
-    for run in unfinished:
-        run.path.mkdir(parents=True, exist_ok=True)
-    return run_jobs([Job(run.path.name, run.words(jobs), run.path / "fit.log") for run in unfinished], jobs)
+    unfinished = []
+    for run in runs:
+        if not is_finished(run.experiment):
+            # The log of a run is opened before its process makes the folder.
+            run.path.mkdir(parents=True, exist_ok=True)
+            unfinished.append(Job(run.path.name, run.words(jobs), run.path / "fit.log"))
+    return run_jobs(unfinished, jobs)
 
 
 def run_each(module: str, runs: Sequence[PlannedRun], jobs: int, options: Callable[[PlannedRun], list[str]]) -> int:

@@ -22,7 +22,11 @@ def find_tables(folder: Path, names: Iterable[str]) -> list[Path]:
 
     Raises: ConfigError if there are none.
     """
-    tables = [table for name in names if (table := folder / f"{name}.jsonl.xz").exists()]
+    tables = []
+    for name in names:
+        table = folder / f"{name}.jsonl.xz"
+        if table.exists():
+            tables.append(table)
     if not tables:
         raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
     return tables

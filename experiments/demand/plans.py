@@ -56,8 +56,9 @@ def mask(beyond: int, control: str = "none", **more: Any) -> Config:
 
 def plan_without_gaps(beyond: int) -> Plan:
     """Plan branches of a base model without far loss: with it, without it, and without that of a matched control."""
-    arms = {"all": {}, "far off": mask(beyond), "kind off": mask(beyond, "kind")}
-    return Plan(beyond, {BASE: mask(beyond)} | {f"{name} {beyond}": settings for name, settings in arms.items()})
+    far = mask(beyond)
+    arms = {BASE: far, f"all {beyond}": {}, f"far off {beyond}": far, f"kind off {beyond}": mask(beyond, "kind")}
+    return Plan(beyond, arms)
 
 
 FAR, NEAR, KIND = ({**GAPS, **mask(64, control, distance="ids")} for control in ("none", "near", "kind"))
@@ -68,7 +69,9 @@ PLANS = {  # by the table of their records
     "layers": Plan(96, {}, 0),  # recorded; sweeps/layers_mini.yaml trains them
 }
 PREDICTIONS = (
-    *(Prediction("S1a", "S1", name, "far-masked", 0.2) for name in ("unmasked", "near-masked", "matched control")),
+    Prediction("S1a", "S1", "unmasked", "far-masked", 0.2),
+    Prediction("S1a", "S1", "near-masked", "far-masked", 0.2),
+    Prediction("S1a", "S1", "matched control", "far-masked", 0.2),
     Prediction("S3a", "S3_64", "matched control", "far-masked", 0.2),
     Prediction("S3a", "S3_64", "unmasked", "far-masked", 0.2),
     Prediction("S3a", "S3_96", "matched control", "far-masked", 0.0),

@@ -45,7 +45,9 @@ FORMS |= dict.fromkeys(("p", "p, Holm", "exact p"), ".2g")
 def describe(records: Path, out: Path | None = None) -> None:
     """Print the conditions and the tests; into a folder, plot them and write them into its demand.md."""
     tests, runs = read(find_tables(records, PLANS))
-    parts = [to_text(list(condition_rows(name, mine))) for name, mine in runs.groupby("table", sort=False)]
+    parts = []
+    for name, mine in runs.groupby("table", sort=False):
+        parts.append(to_text(list(condition_rows(name, mine))))
     if verdicts := list(verdict_rows(runs)):
         parts.append(to_text(verdicts, FORMS))
     write_tables("\n\n".join(parts), out and out / "demand.md", HEADING)
@@ -76,12 +78,13 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
         if row["metric"] == ONE:
             by_distance[row["distance"]] = row
     in_band = []
+    about["acquired"] = False
     for distance, row in by_distance.items():
+        about["acquired"] |= row["score"] >= BEGUN
         if distance >= NEAREST:
             tests.append({**about, "method": row["method"], "distance": distance, "score": row["score"]})
         if BAND[0] <= distance <= BAND[1]:
             in_band.append(row["score"])
-    about["acquired"] = max(row["score"] for row in by_distance.values()) >= BEGUN
     about["accuracy"] = np.mean(in_band)
     counts = SavedCounts.read(place / "counts.npz")
     about |= {"f": counts.f[MIDDLE], "g": counts.g_from(beyond + 1)}

@@ -29,7 +29,8 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     runs: dict[Path, PlannedRun] = {}  # sweeps share some
     for name in SWEEPS:
-        runs |= {run.path: run for run in plan(Path(f"sweeps/{name}_mini.yaml"), {"run.folder": str(RUNS)})}
+        for run in plan(Path(f"sweeps/{name}_mini.yaml"), {"run.folder": str(RUNS)}):
+            runs[run.path] = run
     every = list(runs.values())
     if status := train(every, options.jobs) or run_each("eval.distance", every, options.jobs, test_options):
         return status

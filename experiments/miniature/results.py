@@ -76,9 +76,8 @@ def read(tables: Sequence[Path]) -> pd.DataFrame:
 def read_run(place: Path) -> Iterator[Row]:
     """Read the reaches of a run."""
     settings = read_settings(place)
-    mine = {name: settings[name] for name in NATURAL}
     # Exactly one condition has the settings of a recorded run.
-    (condition,) = (name for name, changed in CONDITIONS.items() if mine == NATURAL | changed)
+    (condition,) = (name for name, changed in CONDITIONS.items() if settings | NATURAL | changed == settings)
     run = lab.open_run(place)
     about = {"condition": condition, "seed": settings["run.seed"], "f": run.f()[settings["data.window"] // 2]}
     for probe in run.probes()[PROBED].to_dict("records"):
@@ -110,7 +109,9 @@ def condition_rows(runs: pd.DataFrame) -> Iterator[Row]:
         row = {"condition": condition, "n": len(last), "f": round(last["f"].mean())}
         row["begins, M tokens"] = " ".join("-" if pd.isna(value) else f"{value / 1e6:.1f}" for value in begins)
         row["reach of each seed"] = reaches(runs, condition, PLAIN)
-        yield row | {f"under {name}": reaches(runs, condition, methods[name]) for name in (STRING, DCA)}
+        for name in (STRING, DCA):
+            row[f"under {name}"] = reaches(runs, condition, methods[name])
+        yield row
 
 
 def method_rows(runs: pd.DataFrame) -> Iterator[Row]:

@@ -56,8 +56,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
     options = parser.parse_args()
-    if unknown := [name for name in options.stages if name not in STAGES]:
-        parser.error(f"STAGE={unknown[0]}: must be one of {', '.join(STAGES)}; name one of them")
+    for name in options.stages:
+        if name not in STAGES:
+            parser.error(f"STAGE={name}: must be one of {', '.join(STAGES)}; name one of them")
     if options.results:
         return show_results(parser, lambda: describe(read_records(RECORDS), options.folder))
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
@@ -83,7 +84,7 @@ def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
         if n_used == n_wanted:
             break
         with unpacked([table] if table.exists() else []) as before:
-            recorded = {run.name for run in before}
+            recorded = {run.name: run for run in before}
             if any(each.startswith(f"{name}-{seed}-") for each in recorded):
                 n_used += 1
                 continue
@@ -95,8 +96,10 @@ def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
             if status:
                 return status
             n_used += any(run.path.name.startswith(f"{name}-") for run in runs)
-            added = {run.path.name: run.path for run in runs}
-            pack([*(run for run in before if run.name not in added), *added.values()], table)
+            # A run that was recorded before is recorded once, as it is now.
+            for run in runs:
+                recorded[run.path.name] = run.path
+            pack(recorded.values(), table)
     return 0
 
 
@@ -146,8 +149,10 @@ def sign(run: PlannedRun, stage: Stage) -> None:
 
 def describe_processor() -> dict[str, str]:
     """Read the processor's model, by which machines of one name differ."""
-    pairs = [line.partition(":") for line in cpuinfo().splitlines()]
-    known = {name.strip(): value.strip() for name, _, value in pairs}
+    known = {}
+    for line in cpuinfo().splitlines():
+        name, _, value = line.partition(":")
+        known[name.strip()] = value.strip()
     return {name: known[name] for name in PROCESSOR if name in known}
 
 

@@ -22,8 +22,8 @@ def plot_grid(records: Records, path: Path) -> None:
     """Plot the mean accuracy at a window of 768 by prompt length and distance, plain, under STRING and under DCA."""
     cells = records.cells[(records.cells["stage"] == "W_1M") & (records.cells["branch"] == "768")]
     means = cells.groupby(["method", "prompt", "distance"])["score"].mean().rename("accuracy").reset_index()
-    means = means[means["method"].isin([PLAIN, HALF, DCA])].sort_values(["prompt", "distance"], ascending=[False, True])
-    rows = pd.concat([means[means["method"] == method] for method in (PLAIN, HALF, DCA)])
+    means = means.sort_values(["prompt", "distance"], ascending=[False, True])
+    rows = means.set_index("method").loc[[PLAIN, HALF, DCA]].reset_index()
     plot = partial(plot_rows, kind="heat", percent=True, height=120, width=2 * WIDTH, columns=1)
     plot = partial(plot, x_title="distance (tokens)", y_title="prompt (tokens)")
     save(plot(rows, "distance", "prompt", "accuracy", "method"), path)
@@ -59,11 +59,14 @@ def window_panel(records: Records) -> Any:
     plot = partial(plot, x_title="window (tokens)", y_title="reach (tokens)")
     # A median exists where some reaches are bounds, a mean does not.
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
-    ends = [{"window": window, "reach": window, "series": "window"} for window in sorted(set(table["window"]))]
+    windows = sorted(set(table["window"]))
+    ends = pd.DataFrame({"window": windows, "reach": windows, "series": "window"})
     equal = plot(ends, color=GREY, marks=False)
     lines = plot(middles, series="series", names=names, marks=False)
     points = plot(table, series="series", names=names, kind="point", outcome="outcome", legend=False)
-    return add_title(layer(equal, lines, points), "Reach against window; grey: reach = window", runs)
+    return add_title(
+        layer(equal, lines, points), "Reach against window; grey: reach = window", runs, ["stage", "branch"]
+    )
 
 
 def frequency_panel(records: Records) -> Any:
@@ -78,7 +81,7 @@ def frequency_panel(records: Records) -> Any:
     plot = partial(plot_rows, log_x=True, percent=True, y_limits=(0, 1), width=WIDTH)
     plot = partial(plot, x_title="f at 120 tokens (pairs trained)")
     chart = plot(rows, "f", "accuracy", "seed", y_title=f"accuracy at {NEAR[0]} to {NEAR[1]} tokens")
-    return add_title(chart, "Tenfold f at equal demand (S2)", runs)
+    return add_title(chart, "Tenfold f at equal demand (S2)", runs, ["branch"])
 
 
 def gap_panel() -> Any:
@@ -91,14 +94,11 @@ def gap_panel() -> Any:
     plot = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", width=WIDTH)
     plot = partial(plot, percent=True, y_limits=(0, 1))
     chart = plot(means, "distance", "score", "arm", names=[CONDITIONS[arm] for arm in plan.arms])
-    return add_title(
-        chart, "Equal f, other demand; ids with gaps (S1)", tests.groupby(["arm", "seed"]).size().reset_index()
-    )
+    return add_title(chart, "Equal f, other demand; ids with gaps (S1)", tests, ["arm"])
 
 
-def add_title(chart: Any, title: str, runs: pd.DataFrame) -> Any:
-    """Add a title with the number of seeds."""
-    by = next(name for name in ("branch", "arm") if name in runs)
-    sizes = runs.groupby([name for name in ("stage", by) if name in runs])["seed"].nunique()
+def add_title(chart: Any, title: str, runs: pd.DataFrame, by: list[str]) -> Any:
+    """Add a title with the number of seeds of each condition, which the columns `by` name."""
+    sizes = runs.groupby(by)["seed"].nunique()
     n = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     return chart.properties(title=f"{title}, n = {n}")

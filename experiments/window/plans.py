@@ -25,8 +25,7 @@ LONG_TEXT: Config = {  # questions at all distances that a document has
     "train.batch_tokens": 1536,
     "train.micro_batch_tokens": 1536,
 }
-LARGER: Config = {f"model.{name}": value for name, value in (("d_model", 256), ("n_heads", 8), ("n_kv_heads", 8))}
-LARGER["model.d_ff"] = 688
+LARGER: Config = {"model.d_model": 256, "model.n_heads": 8, "model.n_kv_heads": 8, "model.d_ff": 688}
 LONGER_WINDOWS = (192, 384, 768)
 WINDOWS = (128, *LONGER_WINDOWS)
 # One list for all branches of W, of which each takes what its window has room for.
@@ -165,7 +164,7 @@ def evaluation_options(name: str, run: PlannedRun) -> list[str]:
 
 def methods_at(window: int) -> list[str]:
     """List the distance methods under which a model of a window is tested."""
-    half, third, quarter, sixth = (window // parts for parts in (2, 3, 4, 6))
+    half, third, quarter, sixth = window // 2, window // 3, window // 4, window // 6
     return [
         "plain",
         f"string:shift={third},window={sixth}",

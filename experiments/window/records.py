@@ -64,8 +64,8 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
         for row in rows:
             if row["method"] != name or row["metric"] == "reach":
                 continue
-            values = {key: row[key] for key in ("distance", "n", "found", "score")}
-            cells.append({"run": place.name, **about, "method": label, "prompt": row.get("prompt", window), **values})
+            cell = {**about, "method": label, "prompt": row.get("prompt", window)}
+            cells.append({**cell, "distance": row["distance"], "score": row["score"]})
             if "prompt" not in row:
                 filled[row["distance"]] = row
         if label == PLAIN:
