@@ -211,3 +211,14 @@ def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
     train(place, "killed_final", *often, resume=True)
     assert_same_run(run, whole)
     assert steps_kept(run, whole) == [10, 20, 30, 40, 50]
+
+
+def test_kills_before_the_counts_of_a_run_leave_those_of_a_checkpoint(place):
+    """Each attempt is killed between its first checkpoint and its counts, which are then none, or those before."""
+    often, name = (*UNPROBED, "--train.checkpoint_every_tokens=1024"), "killed_before_counts"
+    fault = Fault("lab.runs.folder:RunFolder.write_counts", int(signal.SIGKILL))
+    for _ in range(4):
+        done = python(*planted(command(place, name, *often, "--resume"), fault)[1:])
+        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+        assert verify([str(place / "runs" / name)]) == 0
+    assert len(candidates(place / "runs" / name / "checkpoints")) == 2
