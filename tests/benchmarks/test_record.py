@@ -2,7 +2,8 @@ import sys
 
 import pytest
 
-from benchmarks import attention, generation, loader, record, tokenize, train
+from benchmarks import attention, generation, loader, record, results, tokenize, train
+from tests.forked import ROOT
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,18 @@ def test_every_benchmark_writes_records_and_its_table(module, words, sizes, tmp_
     assert {r.benchmark for r in records} == {module.__name__.removeprefix("benchmarks.")}
     assert {r.status for r in records} - {"skipped"} == {"ok"}
     assert capsys.readouterr().out
+
+
+def test_the_records_of_the_page_of_speed_are_printed_as_tables(monkeypatch, capsys):
+    path = ROOT / "benchmarks/records/speed.jsonl"
+    monkeypatch.setattr(sys, "argv", ["results", str(path)])
+    results.main()
+    text = capsys.readouterr().out
+    records = record.read(path)
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| stage ")]
+    assert len(rows) == len(records) > 30
+    page = (ROOT / "docs/scale.md").read_text()
+    for one in records:
+        assert one.commit.startswith("adeb5a0c")
+        if "tokens_per_cpu_s" in one.figures:
+            assert f"{one.figures['tokens_per_cpu_s']:,.0f}" in page
