@@ -130,9 +130,6 @@ def check_counts(folder: RunFolder) -> None:
         hashes.append(checkpoints.Checkpoint(path).files[checkpoints.COUNTS]["sha256"])
     if not hashes:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
-    # A kill between the first checkpoint and its counts leaves none; a resume copies those of the checkpoint.
-    if len(hashes) == 1 and not counts.exists():
-        return
     if not counts.is_file() or sha256(counts) not in hashes:
         raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
 

@@ -147,12 +147,6 @@ RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below
 }
 
 
-def test_a_run_killed_before_its_first_counts_has_no_fault(here, capsys):
-    run, _ = here
-    (run / "counts.npz").unlink()
-    assert verified(run, capsys)[0] == 0
-
-
 @pytest.mark.parametrize("name", RUN_FAULTS)
 def test_a_fault_of_a_run_is_named(here, capsys, name):
     run, _ = here

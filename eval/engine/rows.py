@@ -234,6 +234,7 @@ class Results:
         return iter(self.stored.values())
 
     def read(self) -> None:
+        """Read the rows of the file; reject a line whose hash is another."""
         for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
             if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
                 fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"

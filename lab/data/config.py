@@ -22,7 +22,7 @@ from lab.masks import WindowSchedule
 Mode = Literal["natural", "concatenated", "uniform"]
 GENERATED_VERSION = 1  # of generated documents; raised with every change to them, so that old shards are not reused
 REPOSITORY = "cerebras/SlimPajama-627B"
-DERIVED_VERSION = 1  # of upsampling; raised with every change to the copies that it makes
+DERIVED_VERSION = 2  # of upsampling; raised with every change to the copies that it makes
 
 
 @dataclass(frozen=True, kw_only=True)

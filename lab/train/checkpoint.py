@@ -129,8 +129,14 @@ class Checkpointing:
         # counts of this step, not those that the training has by then.
         def publish(files: Files) -> None:
             keep = self.config.keep_checkpoints
+            # The first counts come before their checkpoint: a kill between the two leaves no checkpoint without counts.
+            # Later ones come after it, as those before are still of a checkpoint.
+            is_first = not (self.folder.path / checkpoints.COUNTS).exists()
+            if is_first:
+                self.folder.write_counts(counts)
             shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
-            self.folder.write_counts(counts)
+            if not is_first:
+                self.folder.write_counts(counts)
 
         small = {checkpoints.STATE: packed(saved), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)
