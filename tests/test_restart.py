@@ -14,7 +14,7 @@ from lab.verify import main as verify
 from tests.faults import Fault, planted
 from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
 from tests.forked import python
-from tests.launching import patched
+from tests.launching import patched, running, workers
 from tests.refusals import check_faults, refused
 
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
@@ -144,11 +144,11 @@ def test_damage_is_refused_and_left_or_written_again_where_it_is_after_a_checkpo
         train(place, run.name, *options, resume=True)
     check_faults([str(caught.value)], [f"{paths[-1]}: "])
     older, newest = sorted(path.name for path in candidates(whole / "checkpoints"))
-    remedy = "--restart"
+    fix = "--restart"
     if name in ("cut_before", "zeros_before"):
-        remedy = f"delete {run / 'checkpoints' / newest} to go on from {older}"
+        fix = f"delete {run / 'checkpoints' / newest} to go on from {older}"
     assert rule in str(caught.value)
-    assert remedy in str(caught.value)
+    assert fix in str(caught.value)
     assert contents(run) == before
 
 
@@ -222,3 +222,15 @@ def test_kills_before_the_counts_of_a_run_leave_those_of_a_checkpoint(place):
         assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
         assert verify([str(place / "runs" / name)]) == 0
         assert len(candidates(place / "runs" / name / "checkpoints")) == kept
+
+
+def test_a_rank_that_looks_late_ends_with_the_others_of_a_finished_run(place):
+    """The store of the ranks ends with the first one, which must not end before the last one has read it."""
+    options = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=0", "--train.devices=2")
+    late = Fault("lab.train.meeting:raise_fault", 1.0, ranks=(1,), stays=True)
+    words = planted(command(place, "finished_on_two", *options, "--resume"), late)
+    for _ in range(2):  # trained, and then found finished
+        with running(place, [(words, variables) for variables in workers(2)]) as processes:
+            statuses, outputs = processes.finish()
+        assert statuses == [0, 0], "".join(outputs)
+    assert "already finished" in outputs[0]

@@ -96,13 +96,31 @@ def tell(fault: str, launch: Launch) -> None:
     from torch.distributed import DistError
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun repeats a Ctrl-C
-    until = time.monotonic() + TOLD_S
     with suppress(DistError):
         store = open_store(launch)
         if store.check(keys_of(LAST, launch)):
             return
         # Only the first fault is kept: the ranks that end because of it must not replace it.
         store.compare_set(FAULT, "", f"{name_ranks(launch.rank)} on {platform.node()}: {fault}")
+    leave(launch)
+
+
+def end_together(launch: Launch) -> None:
+    """Wait, before the end of a run that trains nothing, until all ranks have read what they gather."""
+    from torch import distributed
+
+    # A process group has exchanges of its own, which need no store.
+    if launch.world_size > 1 and not distributed.is_initialized() and has_store(os.environ):
+        leave(launch)
+
+
+def leave(launch: Launch) -> None:
+    """Wait until no rank reads the store any more, which may end with the first one."""
+    from torch.distributed import DistError
+
+    until = time.monotonic() + TOLD_S
+    with suppress(DistError):
+        store = open_store(launch)
         store.set(f"{ENDED}/{launch.rank}", "")
         while not store.check(keys_of(ENDED, launch)) and time.monotonic() < until:
             time.sleep(LOOK_S)

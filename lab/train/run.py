@@ -40,7 +40,7 @@ from lab.runs.shards import NO_GROUP
 from lab.train.agreement import check_data, check_shared
 from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, Profiler, profile, train
-from lab.train.meeting import LAST, gather
+from lab.train.meeting import LAST, end_together, gather
 from lab.train.probe import Probing, check_tests, make_needle_probe
 from lab.train.record import Recording
 from lab.train.signals import Stopping
@@ -126,6 +126,7 @@ def run_experiment(
         if is_over(start):
             if launch.is_first:
                 show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
+            end_together(launch)
         else:
             run = prepare_run(start, resume=resume, restart=restart)
             run.parts.stopping.begun = begun
@@ -139,9 +140,8 @@ def run_experiment(
 def is_over(start: Start) -> bool:
     """Return on all ranks what the first one reads: whether nothing is left to train or probe. A collective call."""
     experiment, launch = start.experiment, start.launch
-    ended = launch.is_first and is_finished(
-        start.folder, start.checkpoint, experiment.train.steps, probes=experiment.probe is not None
-    )
+    probes = experiment.probe is not None
+    ended = launch.is_first and is_finished(start.folder, start.checkpoint, experiment.train.steps, probes=probes)
     return bool(gather("finished", "yes" if ended else "", launch)[0])
 
 

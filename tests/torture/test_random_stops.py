@@ -122,7 +122,8 @@ def test_a_run_stopped_at_random_moments_is_the_one_left_alone(place, torture, r
             assert case.start is copy or "Traceback" not in output, output
             assert not (run / MANIFEST).exists() or verify([str(run)]) == 0, f"{run} on {part} after {statuses}"
             ends[min(statuses)] += 1
-        assert run_until(place, run.name, chosen.choice(case.parts), case.options, end)[0] == {0}
+        statuses, output = run_until(place, run.name, chosen.choice(case.parts), case.options, end)
+        assert statuses == {0}, f"{run}: {statuses}: {output[-2000:]}"
         assert case.start is interpreter or ledger_of(place, run.name).read() == packs.read()
         if is_chain:
             assert_equal_training(run, whole, TOLERANCE)
