@@ -184,8 +184,8 @@ class Perplexity(Measure):
         if len(long_enough) < self.n:
             longest = max([len(ids) for ids, _ in documents], default=0)
             rule = f"has {len(long_enough)} documents of {least} tokens or more, the longest has {longest}"
-            remedy = "lower it, --lengths or --min_tokens, or give another --text"
-            raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {remedy}")
+            fix = "lower it, --lengths or --min_tokens, or give another --text"
+            raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {fix}")
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
         self.shorter = len(documents) - len(long_enough)
         sampled: list[Document] = []

@@ -1,4 +1,4 @@
-"""What every refusal has, in one line for each fault: the field with its value, the rule that it breaks, a remedy.
+"""What every refusal has, in one line for each fault: the field with its value, the rule that it breaks, a fix.
 
 A better sentence about a setting costs no test: what its rule names (numbers, bounds, settings) is compared, not words.
 """
@@ -24,7 +24,7 @@ def is_of(line, rule):
 
 
 def check_faults(lines, rules):
-    """Compare each line with its rule; some remedy must follow."""
+    """Compare each line with its rule; some fix must follow."""
     for line, rule in zip(lines, rules, strict=True):
         assert is_of(line, rule), (line, rule)
         assert line.partition("; ")[2], line

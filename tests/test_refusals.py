@@ -1,4 +1,4 @@
-"""Every setting refuses what its type and range exclude, in one line that names it, its value and a remedy."""
+"""Every setting refuses what its type and range exclude, in one line that names it, its value and a fix."""
 
 import contextlib
 import dataclasses
@@ -70,10 +70,10 @@ def test_a_wrong_value_is_a_line_with_the_setting_the_value_and_a_remedy(name, t
     for value in wrong_values(hint):
         lines = [line for line in faults_of(form, {**tags, name: value}) if line.startswith(f"{name}=")]
         assert len(lines) == 1, (value, lines)
-        shown, _, remedy = lines[0].partition("; ")
+        shown, _, fix = lines[0].partition("; ")
         assert "must" in shown or "unknown" in shown, lines
         assert "finite" in shown or value not in (math.nan, math.inf), lines
-        assert remedy, lines
+        assert fix, lines
 
 
 SECTIONS = {name.rpartition(".")[0]: tags for name, tags, _, _, form in SETTINGS if form is None and "." in name}

@@ -146,14 +146,14 @@ class Harness(run.Measure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""
         part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
-        remedy = f"contexts were longer than the window and lost their {part}; raise --max_length"
+        fix = f"contexts were longer than the window and lost their {part}; raise --max_length"
         first = rows[0]
         head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
         columns: list[Column] = [(name, name, "") for name in ("task", "metric", "filter", "fewshot")]
         columns += [("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")]
         lines = [head, "", columns_text(rows, columns)]
         if self.model.cut:
-            lines.append(f"{self.model.cut:,} {remedy}")
+            lines.append(f"{self.model.cut:,} {fix}")
         return "\n".join(lines)
 
 

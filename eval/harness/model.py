@@ -146,8 +146,8 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             faults = []
             for name, value in settings.items():
                 if name not in IDLE and value not in GREEDY.get(name, ()):
-                    remedy = "answers are greedy; remove it from the task, or set do_sample: false"
-                    faults.append(f"generation_kwargs.{name}={value}: {remedy}")
+                    fix = "answers are greedy; remove it from the task, or set do_sample: false"
+                    faults.append(f"generation_kwargs.{name}={value}: {fix}")
             if faults:
                 raise ConfigError(*faults)
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)

@@ -42,7 +42,7 @@ FILES = TypeAdapter(dict[str, FileEntry])
 def writing(named: str, other: str) -> Iterator[None]:
     """Report in one line why a file or folder, `named` as the user wrote it, cannot be written.
 
-    Raises: ConfigError, whose remedy is to name another `other`: a file, a folder.
+    Raises: ConfigError, whose fix is to name another `other`: a file, a folder.
     """
     try:
         yield
@@ -64,8 +64,8 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
         named = path or Path(error.filename or ".")
         # A caller that names a path reports missing permissions itself, with another folder as the fix.
         if path is None and error.errno in BARRED:
-            remedy = f"see its permissions, and `ulimit -n`, and {AGAIN}"
-            raise DiskError(f"{named}: cannot be used ({error.strerror}); {remedy}") from error
+            fix = f"see its permissions, and `ulimit -n`, and {AGAIN}"
+            raise DiskError(f"{named}: cannot be used ({error.strerror}); {fix}") from error
         if error.errno not in DISK:
             raise
         raise DiskError(disk_fault(named, needed, error.strerror or "")) from error
@@ -76,8 +76,8 @@ def disk_fault(path: Path, needed: int | None, reason: str) -> str:
     wants = "more"
     if needed is not None:
         wants = f"{needed:,} bytes"
-    remedy = f"make room on this disk, or check it, and {AGAIN}"
-    return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {remedy}"
+    fix = f"make room on this disk, or check it, and {AGAIN}"
+    return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {fix}"
 
 
 def free_bytes(path: Path) -> int:
@@ -136,10 +136,10 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any]:
+def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
     """Read a file that holds one JSON object.
 
-    Raises: `error` for anything else, whose line ends with the remedy.
+    Raises: `error` for anything else, whose line ends with the fix.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -148,9 +148,9 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
             raise ValueError(f"longer than {LONGEST_JSON:,} characters")
         value = json.loads(text)
     except (OSError, ValueError, RecursionError) as fault:
-        raise error(f"{path}: cannot be read ({fault}); {remedy}") from fault
+        raise error(f"{path}: cannot be read ({fault}); {fix}") from fault
     if not isinstance(value, dict):
-        raise error(f"{path}: cannot be read (not a JSON object); {remedy}")
+        raise error(f"{path}: cannot be read (not a JSON object); {fix}")
     return value
 
 
@@ -176,11 +176,11 @@ def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
     return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 
-def check_sizes(folder: Path, files: Mapping[str, FileEntry], remedy: str, *, hashes: bool = False) -> None:
+def check_sizes(folder: Path, files: Mapping[str, FileEntry], fix: str, *, hashes: bool = False) -> None:
     """Reject a folder in which a file of its manifest is missing, or has another size or, with `hashes`, SHA-256."""
     for name, entry in files.items():
         if fault := file_fault(folder / name, entry, hashes=hashes):
-            raise DataError(f"{folder / name}: {fault}; {remedy}")
+            raise DataError(f"{folder / name}: {fault}; {fix}")
 
 
 def faults_in(

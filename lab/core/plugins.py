@@ -78,9 +78,9 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
         load_plugin(path)
 
 
-def check_trusted(code: str, rule: str, remedy: str = "add --trust") -> None:
+def check_trusted(code: str, rule: str, fix: str = "add --trust") -> None:
     if not TRUSTED.get():
-        raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {remedy}")
+        raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {fix}")
 
 
 def read_plugin(name: str, folder: Path) -> bytes:

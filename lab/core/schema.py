@@ -1,7 +1,7 @@
 """The base of all config classes, and the faults that pydantic finds in what they are read from.
 
 A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. pydantic
-checks it, read from YAML or built in code. Every fault is one line, `dotted.field=value: rule; remedy`. The remedy is
+checks it, read from YAML or built in code. Every fault is one line, `dotted.field=value: rule; fix`. The fix is
 the nearest valid name or the meaning of the field.
 """
 
@@ -200,10 +200,10 @@ def fault_lines(root: Any, item: Any) -> list[str]:
         return [f"{dotted}: unknown setting; {suggest_setting(root, section, keys)}"]
     if error.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
-        remedy = "name the file that defines it in plugins"
+        fix = "name the file that defines it in plugins"
         if members := list_members(hint):
-            remedy = suggest(tag, members)
-        return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {remedy}"]
+            fix = suggest(tag, members)
+        return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {fix}"]
     meaning = ""
     if keys:
         meaning = " ".join(read_docs(section).get(str(keys[-1]), "").split()).rstrip(".")

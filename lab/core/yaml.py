@@ -89,13 +89,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or error
         known = {Path(entry.name).stem: Path(entry.name).stem for entry in (files("lab") / "configs").iterdir()}
         known |= {entry.stem: str(entry) for entry in path.parent.glob("*.yaml")}
-        remedy = "use a YAML config, as one of configs/"
+        fix = "use a YAML config, as one of configs/"
         # Names are compared without the ending, which makes all of them similar.
         for name in difflib.get_close_matches(path.stem, known, n=1):
-            remedy = f"did you mean {known[name]}?"
+            fix = f"did you mean {known[name]}?"
         if path.parts[:1] == ("sweeps",) and not path.parent.exists():
-            remedy = "sweeps/ is part of the repository, and not of the installed package; run in a checkout"
-        raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
+            fix = "sweeps/ is part of the repository, and not of the installed package; run in a checkout"
+        raise ConfigError(f"{path}: cannot be read ({reason}); {fix}") from error
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")

@@ -280,8 +280,8 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
     store = TokenStore.open(shard_folder(data), "held_out")
     if store.n_tokens // length < windows:
         rule = f"the held-out documents hold {store.n_tokens // length} windows of {length} tokens"
-        remedy = "lower it, shorten --length, raise data.held_out_frac, or use --text"
-        raise DataError(f"--windows={windows}: {rule}; {remedy}")
+        fix = "lower it, shorten --length, raise data.held_out_frac, or use --text"
+        raise DataError(f"--windows={windows}: {rule}; {fix}")
     segments = index_segments(store, "concatenated", length)
     all_tokens, all_targets = [], []
     for number in sample_segments(np.arange(windows), segments.n, seed).tolist():

@@ -100,8 +100,8 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
             return  # the first one is enough
     if n:
         rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
-        remedy = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
-        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {remedy}")
+        fix = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
+        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
@@ -200,8 +200,8 @@ def prepare(
         shutil.rmtree(folder)
         left_out = prepared.skips + Counter({"held out": prepared.documents["held_out"]})
         counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
-        remedy = "name its field `text`, check its path, or lower data.held_out_frac"
-        raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {remedy}")
+        fix = "name its field `text`, check its path, or lower data.held_out_frac"
+        raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {fix}")
     # calls that end together write the same record one after the other
     with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)

@@ -250,8 +250,8 @@ def open_tagger(name: str) -> Any:
     try:
         return spacy.load(name, exclude=UNUSED)
     except (OSError, ValueError, ImportError) as error:
-        remedy = "install one, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
-        raise ConfigError(f"--tagger={name}: cannot be opened ({first_line(error)}); {remedy}") from error
+        fix = "install one, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
+        raise ConfigError(f"--tagger={name}: cannot be opened ({first_line(error)}); {fix}") from error
 
 
 def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | None]) -> dict[int, str]:
@@ -279,8 +279,8 @@ def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | Non
                 counts[token][label] += 1
                 n_labels[label] += 1
     if n_labels.keys() <= {UNLABELLED, SPACE}:
-        remedy = "give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
-        raise ConfigError(f"--tagger: labels no part of speech; {remedy}")
+        fix = "give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
+        raise ConfigError(f"--tagger: labels no part of speech; {fix}")
     labels = {}
     for token, numbers in counts.items():
         labels[token] = min(numbers, key=lambda label: (-numbers[label], label))

@@ -78,7 +78,7 @@ def suggest_repair(shard: Path) -> str:
     return f"restore it, or delete {shard} and run probe-lab prepare again"
 
 
-def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
+def read(path: Path, reader: TypeAdapter[Record], fix: str) -> Record:
     """Read a record.
 
     Raises: DataError, also for one of another shape.
@@ -87,9 +87,9 @@ def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
         # strict: a number that is written as a string is a fault, not a number
         return reader.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
-        raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {remedy}") from error
+        raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {fix}") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); {remedy}") from error
+        raise DataError(f"{path}: cannot be read ({error}); {fix}") from error
 
 
 def read_manifest(shard: Path) -> Manifest:
@@ -208,12 +208,12 @@ class TokenStore:
         """
         manifests = read_manifests(folder)
         if not manifests:
-            remedy = "run probe-lab prepare, copy the shards there, or name another text where a command takes one"
-            raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
+            fix = "run probe-lab prepare, copy the shards there, or name another text where a command takes one"
+            raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {fix}")
         shards = Shard.open_all(manifests, split)
         if not shards:
-            remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
-            raise DataError(f"{folder}: no {split} documents; {remedy}")
+            fix = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
+            raise DataError(f"{folder}: no {split} documents; {fix}")
         return cls(shards)
 
     def parts(self, start: int, length: int) -> Iterable[tuple[Shard, int]]:

@@ -40,8 +40,8 @@ def load(path: Path, *, hashes: bool = True) -> np.ndarray | None:
     """
     if not record_path(path).exists():
         return None
-    remedy = f"restore it, or delete it and {record_path(path).name} to have it computed again"
-    check_sizes(path.parent, {path.name: read_entry(path)}, remedy, hashes=hashes)
+    fix = f"restore it, or delete it and {record_path(path).name} to have it computed again"
+    check_sizes(path.parent, {path.name: read_entry(path)}, fix, hashes=hashes)
     array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     return array.view(np.ndarray)  # slices of an ndarray are made faster than those of a memmap
 

@@ -108,8 +108,8 @@ def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
     if config.changed_sources == "accept":
         show(f"{setting}: {rule}; accepted by data.changed_sources")
         return
-    remedy = "delete that folder and prepare again, or set data.changed_sources=accept to train on its shards"
-    raise DataError(f"{setting}: {rule}; {remedy}")
+    fix = "delete that folder and prepare again, or set data.changed_sources=accept to train on its shards"
+    raise DataError(f"{setting}: {rule}; {fix}")
 
 
 def compare_files(config: DataConfig, folder: Path) -> list[str]:

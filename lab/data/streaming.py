@@ -122,8 +122,8 @@ def open_builder(corpus: Dataset) -> Any:
             status = getattr(getattr(error, "response", None), "status_code", None)
             is_temporary = status in TEMPORARY or isinstance(error, client.httpx.TransportError)
             if delay_s is None or not is_temporary:
-                remedy = "set data.corpus.config to one of its configurations, correct the name, or check the network"
-                raise fault(corpus, "cannot be listed", error, remedy) from error
+                fix = "set data.corpus.config to one of its configurations, correct the name, or check the network"
+                raise fault(corpus, "cannot be listed", error, fix) from error
             show(f"data: the hub cannot list {corpus.label} now ({error}); trying again in {delay_s} s", error=True)
         time.sleep(delay_s)
     raise AssertionError("the last try returns or raises")
@@ -149,10 +149,10 @@ def find_source(corpus: Dataset) -> tuple[str, Any]:
     return str(folder.resolve()), None
 
 
-def fault(corpus: Dataset, rule: str, error: BaseException, remedy: str) -> DataError:
+def fault(corpus: Dataset, rule: str, error: BaseException, fix: str) -> DataError:
     setting = f"repository={corpus.repository}" if corpus.path is None else f"path={corpus.path}"
     reason = textwrap.shorten(str(error), LONGEST_REASON)
-    return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {remedy}")
+    return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {fix}")
 
 
 def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row]:
@@ -188,10 +188,10 @@ def stream_tables(corpus: Dataset, listing: Listing, name: str) -> Iterator[Any]
             stream = builder.as_streaming_dataset("train").with_format("arrow")
             yield from stream.iter(datasets.config.DEFAULT_MAX_BATCH_SIZE)
         except Exception as error:  # the library raises many types for a file that is wrong or not reachable
-            remedy = "correct the file, or download it again"
+            fix = "correct the file, or download it again"
             if corpus.path is None:
-                remedy = "run the same command again, which skips finished tasks"
-            raise fault(corpus, f"{name} cannot be read", error, remedy) from error
+                fix = "run the same command again, which skips finished tasks"
+            raise fault(corpus, f"{name} cannot be read", error, fix) from error
 
 
 def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, dict[str, Any]]:

@@ -82,8 +82,8 @@ def list_files(path: str, suffixes: tuple[str, ...]) -> Listing:
             rule = f"no {', '.join(types)} in it"
         if skipped:
             rule = f"{rule}, but {describe(skipped)}"
-        remedy = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"
-        raise DataError(f"data.corpus.path={path}: {rule}; {remedy}")
+        fix = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"
+        raise DataError(f"data.corpus.path={path}: {rule}; {fix}")
     for file in files:
         if not is_text(str(file)):
             raise DataError(f"data.corpus.path={path}: holds {file.name!a}, no name in UTF-8; rename the file")

@@ -142,7 +142,7 @@ def write_shards(
 
 
 @contextmanager
-def one_error(rule: str, remedy: str = "") -> Iterator[None]:
+def one_error(rule: str, fix: str = "") -> Iterator[None]:
     """Report the first error of any process as one line, the user's own errors as they are."""
     try:
         yield
@@ -150,7 +150,7 @@ def one_error(rule: str, remedy: str = "") -> Iterator[None]:
         first = next(iter(error.failures.values()))[0]
         if isinstance(first, LabError):
             raise first from error
-        raise CheckpointError(f"{rule} ({first_line(first)}){remedy}") from error
+        raise CheckpointError(f"{rule} ({first_line(first)}){fix}") from error
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:

@@ -91,9 +91,9 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     # The config is compared only once it is known to be what the run wrote.
     if faults := find_faults(folder.path, READ):
         raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
-    remedy = "set it back, or choose another --run.name"
+    fix = "set it back, or choose another --run.name"
     for key, old, new in find_changes(load_experiment(config).to_dict(), experiment.to_dict()):
-        faults.append(f"{key}={new}: the run was started with {old}; {remedy}")
+        faults.append(f"{key}={new}: the run was started with {old}; {fix}")
     if faults:
         raise ConfigError(*faults)
     return True

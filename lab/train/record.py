@@ -233,8 +233,8 @@ class Wandb:
         except Exception as error:  # of any kind: the run must not depend on it
             wandb.teardown(1)  # or the id would still be in use
             self.run = begin(mode="offline")
-            remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
-            show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
+            fix = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
+            show(f"track.wandb={asked}: {first_line(error)}; {fix}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
 
     def mirror(self, record: Mapping[str, Any]) -> None:

@@ -79,9 +79,9 @@ class Stopping:
             self.begun.set()
         if stats.skipped:
             what = "gradient" if math.isfinite(stats.sums["loss"]) else "loss"
-            remedy = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
+            fix = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
             place = f"step {state.step}, which ends at {state.consumed:,} tokens"
-            self.fault = f"optim.lr={state.recipe.optim.lr}: {place}, has a {what} that is not finite; {remedy}"
+            self.fault = f"optim.lr={state.recipe.optim.lr}: {place}, has a {what} that is not finite; {fix}"
         if self.fault or stats.sums["stop"]:
             self.stopped = True
 
