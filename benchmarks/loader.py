@@ -150,9 +150,7 @@ def main() -> None:
         print(f"{stage}, {case}:", ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
         log.add(stage, case, figures)
 
-    # glibc keeps freed memory for the next arrays once a large block has been freed, as tensors of a run are. Before,
-    # every array of a pack is mapped anew, which takes half as long again.
-    np.ones(2**22).sum()
+    bytearray(24 * 2**20)  # as lab.fit does
     for case, words in STARTS.items():
         note("starting", case, starting(words))
     with tempfile.TemporaryDirectory() as place:
