@@ -48,7 +48,6 @@ def here(words, log=None, child=running.run_command):
 
 
 def main(chosen):
-    running.run_command = here
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     stale = [name for name in names() if record.get(name, {}).get("settings") != settings(name)]
     for name in chosen or stale:
@@ -69,4 +68,5 @@ def main(chosen):
 
 
 if __name__ == "__main__":
+    running.run_command = here
     sys.exit(main(sys.argv[1:]))
