@@ -33,8 +33,8 @@ from lab.config import Experiment, load_experiment
 from lab.core.command import NOTHING_WRITTEN, Arguments, CommandSpec, run, show
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
+from lab.train.agreement import check_ranks, tell
 from lab.train.environment import check_preflight
-from lab.train.meeting import tell
 
 Work = Callable[[Experiment, Namespace], str | int]
 SPEC = CommandSpec(
@@ -104,8 +104,6 @@ if __name__ == "__main__":
         launch = read_launch(os.environ)
         # The ranks compare their settings first: if these differ, the checks below fail on some ranks only.
         if launch.world_size > 1:
-            from lab.train.agreement import check_ranks
-
             check_ranks(experiment, vars(options), launch)
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:

@@ -35,8 +35,7 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import paper_parameters
-from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, refusing
-from lab.runs.manifest import check_files
+from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, check_files, open_checkpoint, refusing
 from lab.runs.recovery import read_state
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, find_tokenizer, is_hub_id
 

@@ -26,9 +26,8 @@ from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
-from lab.runs.checkpoints import MANIFEST, RESTORE
+from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, find_faults
 from lab.runs.folder import RunFolder
-from lab.runs.manifest import BEGINS, RECORDS, find_faults
 from lab.runs.recovery import read_state
 
 SPEC = CommandSpec(

@@ -12,9 +12,8 @@ from lab.core.yaml import format_yaml
 from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder
-from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, read_manifest
+from lab.runs.checkpoints import COUNTS, MANIFEST, add_to_manifest, candidates, drop_from_manifest, read_manifest
 from lab.runs.folder import packed_counts
-from lab.runs.manifest import add_to_manifest, drop_from_manifest
 from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}

@@ -262,14 +262,14 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
 TWICE = """
 import signal
 from lab.core.launch import Launch
-from lab.train import signals
-signals.COPY_S = 600.0  # within which a copy follows, on any machine
-stopping = signals.Stopping(Launch())
+from lab.train import state
+state.COPY_S = 600.0  # within which a copy follows, on any machine
+stopping = state.Stopping(Launch())
 handling = stopping.handling()
 handling.__enter__()
 for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])
 print(stopping.is_asked, flush=True)  # all of them within a moment, as launchers repeat them
-stopping.asked_at -= 2 * signals.COPY_S
+stopping.asked_at -= 2 * state.COPY_S
 signal.raise_signal(signal.SIGTERM)
 print('saves', flush=True)
 signal.raise_signal(signal.SIGINT)

@@ -11,8 +11,8 @@ from lab.data.config import OwnCorpus
 from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.methods import Repeat
 from lab.masks import MASKS, Document
-from lab.positions.rerope import Rerope
 from lab.positions.rope import Plain
+from lab.positions.self_extend import Rerope
 from lab.positions.yarn import Yarn
 from lab.skip import SKIP_METHODS, Pose
 from lab.testing import (

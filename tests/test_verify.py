@@ -16,9 +16,8 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data import sidecars
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs.checkpoints import Checkpoint, read_manifest
+from lab.runs.checkpoints import Checkpoint, add_to_manifest, drop_from_manifest, read_manifest
 from lab.runs.folder import RunFolder
-from lab.runs.manifest import add_to_manifest, drop_from_manifest
 from lab.runs.recovery import Counted
 from lab.train.starting import find_start
 from lab.verify import OF_A_RUN, main
@@ -77,7 +76,7 @@ def test_whole_folders_have_no_fault(here, capsys):
 
 @pytest.mark.parametrize("n", [1, pytest.param(30, marks=pytest.mark.slow)])
 def test_every_flipped_bit_of_every_file_is_found(here, capsys, monkeypatch, n):
-    monkeypatch.setattr("lab.runs.manifest.SETTLE_S", 0)
+    monkeypatch.setattr("lab.runs.checkpoints.SETTLE_S", 0)
     files = [(place, path) for place in here for path in place.rglob("*") if path.is_file() and path.stat().st_size]
     assert len(files) > 20
     draw = random.Random(n)
@@ -108,7 +107,7 @@ def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, mo
 
 
 def test_every_lost_file_is_missed(here, capsys, monkeypatch):
-    monkeypatch.setattr("lab.runs.manifest.SETTLE_S", 0)
+    monkeypatch.setattr("lab.runs.checkpoints.SETTLE_S", 0)
     for place in here:
         for path in [path for path in place.rglob("[!.]*") if path.is_file()]:
             data = path.read_bytes()

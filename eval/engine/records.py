@@ -18,8 +18,8 @@ from lab.core.errors import ConfigError, DataError
 from lab.core.types import Row
 from lab.probe.reach import with_reach
 from lab.runs.arms import classify_reach, read_settings
+from lab.runs.checkpoints import RECORDS, check_files
 from lab.runs.folder import RunFolder
-from lab.runs.manifest import RECORDS, check_files
 from lab.runs.probe_records import with_demand
 from lab.runs.source import no_folder
 from lab.runs.tables import ENDING

@@ -5,7 +5,7 @@ of the wrong type, out of range, contradictory or ignored is an error; all error
 
 The name auto is the config's and 8 hex digits. The digits are the SHA-256 of the settings that differ from their
 defaults, and of the precision, as JSON with sorted keys. Settings that do not change what a run computes are left out
-(lab.runs.arms.FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
+(FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
 that is added to the lab later, at its default, renames nothing.
 """
 
@@ -31,12 +31,31 @@ from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
-from lab.runs.arms import FREE_TO_CHANGE
 from lab.skip import SkipConfig
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
+FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
+    "train.devices",
+    "train.nodes",
+    "train.context_parallel",
+    "train.accelerator",
+    "train.strategy",
+    "train.threads",
+    "train.recompute",
+    "train.backend",
+    "train.compile",
+    "train.keep_checkpoints",
+    "train.final_checkpoints",
+    "train.async_checkpoints",
+    "probe.batch",
+    "data.folder",
+    "data.changed_sources",
+    "track.",
+    "run.folder",
+    "run.name",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,3 +204,25 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     named |= {f"plugins.{Path(path).name}": hash_plugin(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """List the settings that differ, each with both values, except those that may.
+
+    Example:
+        >>> before, now = {"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}
+        >>> list(find_changes(before, now))
+        [('optim.lr', 1.0, 2.0)]
+    """
+    old = flatten(before)
+    new = flatten(now)
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
+            yield key, old.get(key), new.get(key)
+
+
+def digest_of_run(settings: dict[str, Any], data: str) -> str:
+    """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
+    fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+    # sorted, so that a setting that moves to another place in the dataclasses changes no digest of a run
+    return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()

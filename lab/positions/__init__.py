@@ -1,4 +1,4 @@
-"""Position methods, one per file, or two of which one builds on the other: frequency and distance methods.
+"""Position methods, related ones in one file: frequency and distance methods.
 
 torch is imported only when a tensor is needed, so that settings are checked before it loads.
 """

@@ -7,18 +7,14 @@ from typing import Annotated, Any
 
 from lab.core.errors import look_up
 from lab.core.schema import OneOf, Section, validated
-from lab.positions.abf import Abf, EntropyAbf
 from lab.positions.dca import Dca
-from lab.positions.llama3 import Llama3
-from lab.positions.longrope import LongRope
 from lab.positions.method import Distance, Frequencies, FrequencyMethod
-from lab.positions.ntk import DynamicNtk, Ntk
+from lab.positions.ntk import Abf, DynamicNtk, EntropyAbf, Ntk
 from lab.positions.pi import Pi
-from lab.positions.rerope import LeakyRerope, Rerope
 from lab.positions.rope import Plain, Rope
-from lab.positions.self_extend import SelfExtend
+from lab.positions.self_extend import LeakyRerope, Rerope, SelfExtend
 from lab.positions.string import String
-from lab.positions.yarn import NtkByParts, Yarn
+from lab.positions.yarn import Llama3, LongRope, NtkByParts, Yarn
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 

@@ -1,4 +1,6 @@
-"""NTK-aware interpolation: a larger base slows the slowest pair by the factor and leaves the fastest unchanged.
+"""Methods with a larger rotary base: NTK-aware interpolation, dynamic NTK, ABF, entropy-aware ABF.
+
+NTK-aware interpolation: a larger base slows the slowest pair by the factor and leaves the fastest unchanged.
 
     theta' = theta * s^(d / (d - 2)),   inv_freq[j] = theta'^(-2j / d),   s = target_len / train_len,   d = head_dim
 
@@ -14,13 +16,33 @@ Dynamic NTK: the NTK-aware base for the current length of the text, plain RoPE u
 Source: emozilla 2023 (docs/methods.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
 number of tokens in its cache, and rotates all cached keys again at every step; code that caches rotated keys would mix
 bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
+
+Adjusted base frequency: RoPE with a larger base, so that rotations over long distances are slower.
+
+    inv_freq[j] = theta^(-2j / head_dim),   theta = 500,000 instead of 10,000
+
+Source: Xiong et al. 2023, arXiv:2309.16039; arXiv:2401.07004, section 3.
+
+Entropy-aware ABF: the same base, and logits that grow with the logarithm of the number of visible tokens.
+
+    logit_factor(p) = max(1, ln(p + 1) / ln L)  in layers 2 and up, 1 in layers 0 and 1
+
+p is the 0-based position of the query, which sees p + 1 tokens, and L the pretraining length (`train_len`): beyond L,
+attention entropy then stays at the level of training.
+
+Source: arXiv:2401.07004, section 3; one sentence there has 50,000, its Table 1 and the code 500,000. In the released
+code the exemption of the first layers never takes effect and the length is 4096 for every model; the exemption here
+takes effect, and `exempt_layers=0` is the code's behaviour.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
 
 from lab.core.errors import ConfigError
-from lab.core.schema import Positive
+from lab.core.schema import NonNegative, Positive, PositiveFloat
 from lab.positions.method import Extension, Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 
@@ -66,3 +88,51 @@ def scaled_theta(theta: float, factor: float, head_dim: int) -> float:
     if head_dim < 4:
         raise ConfigError(f"head_dim={head_dim}: must be >= 4 (the base grows by s^(d / (d - 2))); use method: pi")
     return theta * float(factor ** (head_dim / (head_dim - 2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdjustedBase(FrequencyMethod):
+    """The base and inverse frequencies that ABF and entropy-aware ABF share."""
+
+    theta: PositiveFloat = 500_000.0
+    """Rotary base, which replaces the model's own and must be larger."""
+
+    def base(self, theta: float) -> float:
+        return self.theta
+
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the base in use: float64 (head_dim / 2,)."""
+        return Rope().inv_freq(head_dim, theta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abf(AdjustedBase):
+    """The adjusted base."""
+
+    method: Literal["abf"] = "abf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyAbf(AdjustedBase):
+    """Entropy-aware ABF's parameters."""
+
+    scales_logits: ClassVar[bool] = True
+    method: Literal["entropy_abf"] = "entropy_abf"
+    train_len: Annotated[int, Ge(2)]
+    """Pretraining length L in tokens, at least 2; queries that see more are sharpened by ln(p + 1) / ln L."""
+    exempt_layers: NonNegative = 2
+    """First layers whose logits are not scaled; the paper exempts 2."""
+
+    def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
+        """Compute the factor of queries in one layer, float64 like `q_pos`.
+
+        Example:
+            >>> import torch
+            >>> EntropyAbf(train_len=16).logit_factor(torch.tensor([0, 15, 255]), layer=2).tolist()
+            [1.0, 1.0, 2.0]
+            >>> EntropyAbf(train_len=16).logit_factor(torch.tensor([255]), layer=1).tolist()
+            [1.0]
+        """
+        if layer < self.exempt_layers:
+            return q_pos.double() * 0 + 1
+        return ((q_pos.double() + 1).log() / math.log(self.train_len)).clamp(min=1.0)

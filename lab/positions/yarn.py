@@ -1,4 +1,6 @@
-"""NTK-by-parts: fast pairs are unchanged, slow pairs are interpolated, with a ramp between them.
+"""Methods with a factor of its own for each rotary pair: NTK-by-parts, YaRN, Llama 3.1's scaling, LongRoPE.
+
+NTK-by-parts: fast pairs are unchanged, slow pairs are interpolated, with a ramp between them.
 
     r[j]     = train_len * inv_freq[j] / (2 pi),            rotations of pair j within the trained length
     dim(r)   = d ln(train_len / (2 pi r)) / (2 ln theta),   the pair that makes r rotations
@@ -15,15 +17,35 @@ YaRN: the same, and logits sharpened by the logarithm of the factor.
 
 Source: the same paper, Eq. 15 (there sqrt(1/t) = a multiplies cos and sin, so that q.k is multiplied twice); a baseline
 of arXiv:2410.18745 and arXiv:2401.07004.
+
+Llama 3.1's scaling: long waves are interpolated, short ones are unchanged, with a smooth step between them.
+
+    wavelength[j] = 2 pi / theta^(-2j / d),   in tokens
+    smooth[j]     = clip((L / wavelength[j] - low) / (high - low), 0, 1),   L = train_len
+    inv_freq[j]   = theta^(-2j / d) * ((1 - smooth[j]) / s + smooth[j]),    s = factor
+
+low and high are `low_freq_factor` and `high_freq_factor`: waves longer than L / low are slowed by the whole factor,
+waves shorter than L / high not at all. Source: Llama Team 2024, arXiv:2407.21783, the model of arXiv:2410.18745, A.1;
+the transformers library computes the same.
+
+LongRoPE: a factor of its own for each rotary pair, found by search, one set for short texts and one for long ones.
+
+    inv_freq_j = theta^(-2j / d) / e_j     e = short_factor for texts of up to L tokens, else long_factor
+    logit_factor  a^2 with a = sqrt(1 + ln s / ln L)       L = train_len,   s = factor = target_len / L
+
+Source: arXiv:2402.13753, as the transformers library computes it (rope_type longrope, Phi-3). As with dynamic_ntk the
+text's length is the number of tokens in the decoder's cache, and a packed row counts as short.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from lab.core.errors import ConfigError
-from lab.core.schema import Positive, PositiveFloat
+from lab.core.schema import MOST, Positive, PositiveFloat
 from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 
@@ -102,4 +124,79 @@ class Yarn(Parts):
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
         """Return the constant factor on the logits, float64 like `q_pos`."""
         a = self.attention_factor or 0.1 * math.log(self.factor) + 1
+        return q_pos.double() * 0 + float(a) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3(FrequencyMethod):
+    """Llama 3.1's parameters."""
+
+    method: Literal["llama3"] = "llama3"
+    factor: Factor
+    """Factor s by which the longest waves are slowed, at least 1; 8 in Llama 3.1."""
+    train_len: Positive
+    """Length L of the pretraining before the extension, in tokens; 8192 in Llama 3.1."""
+    low_freq_factor: PositiveFloat = 1.0
+    """Waves longer than train_len over this are slowed by the whole factor."""
+    high_freq_factor: PositiveFloat = 4.0
+    """Waves shorter than train_len over this are unchanged."""
+
+    def rules(self) -> Iterator[str]:
+        """Require the step's ends to be in order."""
+        if self.high_freq_factor <= self.low_freq_factor:
+            rule = f"must be > low_freq_factor={self.low_freq_factor} (short waves stay, long ones are slowed)"
+            yield self.fault("high_freq_factor", f"{rule}; Llama 3.1 has 4 and 1")
+
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Slow RoPE's inverse frequencies by wavelength: float64 (head_dim / 2,)."""
+        plain = Rope().inv_freq(head_dim, theta)
+        waves = self.train_len * plain / (2 * math.pi)  # wavelengths within the pretraining length
+        low, high = self.low_freq_factor, self.high_freq_factor
+        smooth = ((waves - low) / (high - low)).clamp(0, 1)
+        # The equation in a form that is exactly plain at factor 1.
+        return plain * (1 - (1 - smooth) * (1 - 1 / self.factor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRope(FrequencyMethod):
+    """LongRoPE's parameters."""
+
+    scales_logits: ClassVar[bool] = True
+    method: Literal["longrope"] = "longrope"
+    short_factor: tuple[PositiveFloat, ...]
+    """Factors e of the pairs in texts of up to train_len tokens."""
+    long_factor: tuple[PositiveFloat, ...]
+    """Factors e of the pairs in longer texts."""
+    factor: Factor
+    """Factor s = target_len / train_len, at least 1."""
+    train_len: Annotated[int, Ge(2), Le(MOST)]
+    """Pretraining length L in tokens."""
+    attention_factor: PositiveFloat | None = None
+    """Factor a on cos and sin, whose square multiplies the logits. Default: sqrt(1 + ln s / ln L)."""
+    length: Positive | None = None
+    """Tokens of the text. Default: those in the decoder's cache, and L for `inv_freq` itself."""
+
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Divide RoPE's inverse frequencies by the factors for the length.
+
+        Shapes: float64 (head_dim / 2,).
+        Raises: ConfigError for another number of factors than pairs.
+        Example:
+            >>> both = {"short_factor": (1.0, 2.0), "long_factor": (1.0, 8.0)}
+            >>> LongRope(**both, factor=4.0, train_len=100, length=101).inv_freq(head_dim=4, theta=10000.0).tolist()
+            [1.0, 0.00125]
+        """
+        for name in ("short_factor", "long_factor"):
+            if len(getattr(self, name)) != head_dim // 2:
+                rule = f"must be {head_dim // 2}, half of head_dim; change them"
+                raise ConfigError(f"{name}={len(getattr(self, name))} numbers: {rule}")
+        factors = self.short_factor
+        if (self.length or 0) > self.train_len:
+            factors = self.long_factor
+        plain = Rope().inv_freq(head_dim, theta)
+        return plain / plain.new_tensor(factors)
+
+    def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
+        # The factor is on cos and sin, which enter q.k through the query and through the key.
+        a = self.attention_factor or math.sqrt(1 + math.log(self.factor) / math.log(self.train_len))
         return q_pos.double() * 0 + float(a) ** 2

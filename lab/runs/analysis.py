@@ -26,9 +26,8 @@ from lab.core.types import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.runs.arms import find_differences, read_settings
-from lab.runs.checkpoints import folder_name
+from lab.runs.checkpoints import READ, RECORDS, check_files, folder_name
 from lab.runs.folder import Record, RunFolder
-from lab.runs.manifest import READ, RECORDS, check_files
 from lab.runs.probe_records import list_contexts, shown_reach, with_demand
 from lab.runs.source import find_place
 from lab.runs.tables import unpacked

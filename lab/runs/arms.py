@@ -1,4 +1,4 @@
-"""Compare settings of runs: what may change when a run is resumed, and the arms that several runs fall into.
+"""Compare settings of runs: the arms that several runs fall into.
 
 Runs of one arm differ in nothing but their seed, their name and how they were computed. A number of an arm is the mean
 over its seeds, with 95% limits of the t distribution,
@@ -13,14 +13,11 @@ described, and not judged. A reach below the first distance that was tested, or 
 be less, or at least as much. Seeds of which one is censored have no mean.
 """
 
-import hashlib
-import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lab.core.types import CONFIDENCE, Row
 from lab.core.yaml import flatten, read_yaml
@@ -29,26 +26,6 @@ from lab.runs.conditions import name_setting, name_weights
 FEWEST_ARMS = 4  # of which a setting may be common
 FEWEST = 4  # seeds, or bases, that a verdict takes
 SHARES = (0.0, 1.0)
-FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
-    "train.devices",
-    "train.nodes",
-    "train.context_parallel",
-    "train.accelerator",
-    "train.strategy",
-    "train.threads",
-    "train.recompute",
-    "train.backend",
-    "train.compile",
-    "train.keep_checkpoints",
-    "train.final_checkpoints",
-    "train.async_checkpoints",
-    "probe.batch",
-    "data.folder",
-    "data.changed_sources",
-    "track.",
-    "run.folder",
-    "run.name",
-)
 NOT_OF_THE_ARM = (
     "run.",
     "track.",
@@ -60,28 +37,6 @@ NOT_OF_THE_ARM = (
 )
 ONLY = "all"  # name of an arm without others
 BASE = "base model"  # name of runs that others start from
-
-
-def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """List the settings that differ, each with both values, except those that may.
-
-    Example:
-        >>> before, now = {"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}
-        >>> list(find_changes(before, now))
-        [('optim.lr', 1.0, 2.0)]
-    """
-    old = flatten(before)
-    new = flatten(now)
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
-            yield key, old.get(key), new.get(key)
-
-
-def digest_of_run(settings: dict[str, Any], data: str) -> str:
-    """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
-    fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
-    # sorted, so that a setting that moves to another place in the dataclasses changes no digest of a run
-    return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()
 
 
 def read_settings(run: Path) -> Row:

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that one rename publishes, found newest first, and what one process reads from them.
+"""Checkpoints: folders that one rename publishes, found newest first, and what one process reads from them; manifests.
 
 checkpoints/tokens-000010485760/
     weights-00000.safetensors    the weights, or the part of them that process 0 held; one file a process
@@ -15,9 +15,12 @@ is not what was written, are rejected. Nothing falls back to an older one by its
 
 import hashlib
 import json
+import math
 import pickle
 import re
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +45,13 @@ TEMPORARY, UNTRAINED = ".writing", "untrained.json"
 # What torch.load and safetensors were seen to raise for files that are cut, overwritten or of another kind.
 BROKEN = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError)
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
+BEGINS = "begins"
+PROBES = "probes.jsonl"
+RECORDS = ("metrics.jsonl", PROBES)
+READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "impact.json", "plugins/")
+"""What evaluations of the model, and a resume, read; of names that end in a slash all files."""
+LOCK = threading.Lock()  # a checkpoint may be published by a thread while a probe is recorded
+SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
 
 
 def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
@@ -192,3 +202,75 @@ def refusing(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error
+
+
+def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
+    """Enter files as they have been written, those that are there, and return their entries."""
+    with LOCK:
+        digest, entries = read_manifest(run)
+        for name in names:
+            path = run / name
+            if path.is_file():
+                # After a loss of power the manifest must not list more than the disk has.
+                files.sync(path)
+                files.sync(path.parent)
+            # A record that no longer begins with the bytes of its entry was changed by somebody else: a new entry would
+            # hide that.
+            is_record = name in RECORDS and name in entries
+            if path.is_file() and not (is_record and files.file_fault(path, entries[name], hashes=True, grows=True)):
+                # The size is read first, and only so many bytes are hashed: records may grow meanwhile.
+                size = path.stat().st_size
+                entries[name] = {"bytes": size, "sha256": files.sha256(path, size)}
+        files.write_json(run / MANIFEST, {RUN: digest, "files": dict(sorted(entries.items()))})
+        return {name: entries[name] for name in names if name in entries}
+
+
+def drop_from_manifest(run: Path, digest: str, names: Collection[str], after: float = math.inf) -> None:
+    """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete.
+
+    With them go the entries of probes after a number of consumed tokens. The manifest says that a part begins, until
+    its files are entered: a run that is killed in between misses none.
+    """
+    entries = read_manifest(run)[1] if (run / MANIFEST).exists() else {}
+    left = {name: entry for name, entry in entries.items() if name not in names and probe_of(name) <= after}
+    files.write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": left})
+
+
+def probe_of(name: str) -> int:
+    """Return the consumed tokens of the probe that wrote a file, -1 for other files.
+
+    Example:
+        >>> probe_of("cases/tokens-000000000250000.jsonl"), probe_of("config.yaml")
+        (250000, -1)
+    """
+    match = NAME.fullmatch(Path(name).stem)
+    return int(match[1]) if match else -1
+
+
+def find_faults(run: Path, wanted: tuple[str, ...] = files.ALL) -> list[str]:
+    """List how files whose names begin as those `wanted` differ from their entries, a line each.
+
+    Raises: CheckpointError where there is no manifest.
+    """
+    faults = compare_files(run, wanted)
+    if faults:
+        # A run in training replaces a file shortly before its entry: what differs then is the same a moment later.
+        time.sleep(SETTLE_S)
+        faults = compare_files(run, wanted)
+    return faults
+
+
+def compare_files(run: Path, wanted: tuple[str, ...]) -> list[str]:
+    entries = {name: entry for name, entry in read_manifest(run)[1].items() if name.startswith(wanted)}
+    return [f"{fault}; restore it" for fault in files.faults_in(run, entries, grow=RECORDS)]
+
+
+def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
+    """Reject a run folder of which a named file is not what was written.
+
+    A run that has not begun has no manifest, nor has one that was unpacked from a table of records.
+
+    Raises: CheckpointError.
+    """
+    if (run / MANIFEST).exists() and (faults := find_faults(run, names)):
+        raise CheckpointError("\n".join(faults))

@@ -2,7 +2,7 @@
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
-manifest.json     which run this is, and the size and SHA-256 of each file that is read again: lab/runs/manifest.py
+manifest.json     which run this is, and the size and SHA-256 of each file that is read again: lab/runs/checkpoints.py
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
@@ -32,8 +32,19 @@ from lab.core.errors import CheckpointError, DiskError, first_line
 from lab.core.files import disk_fault, read_object, write_atomic, write_json, write_parts
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
-from lab.runs.checkpoints import ANEW, CONSUMED, COUNTS, Checkpoint, candidates, folder_name
-from lab.runs.manifest import PROBES, RECORDS, add_to_manifest, drop_from_manifest, probe_of
+from lab.runs.checkpoints import (
+    ANEW,
+    CONSUMED,
+    COUNTS,
+    PROBES,
+    RECORDS,
+    Checkpoint,
+    add_to_manifest,
+    candidates,
+    drop_from_manifest,
+    folder_name,
+    probe_of,
+)
 
 Record = dict[str, Any]
 

@@ -18,9 +18,19 @@ from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
 from lab.core.files import file_fault
-from lab.runs.checkpoints import ANEW, MANIFEST, RESTORE, Checkpoint, read_manifest, refuse, refusing
+from lab.runs.checkpoints import (
+    ANEW,
+    MANIFEST,
+    PROBES,
+    RECORDS,
+    RESTORE,
+    Checkpoint,
+    probe_of,
+    read_manifest,
+    refuse,
+    refusing,
+)
 from lab.runs.folder import RunFolder, ends_with_line
-from lab.runs.manifest import PROBES, RECORDS, probe_of
 
 Whole = Annotated[int, Field(ge=0)]
 

@@ -1,29 +1,194 @@
-"""What the ranks of a run must have in common: each compares its own with that of the first rank, before data loads."""
+"""Where the ranks of a run meet before they train, the store that torchrun keeps, and what they must have in common.
+
+A rank writes what the others need under a key of its own, and waits for theirs. A rank that fails writes the reason, so
+that no other waits for it: all end with its line. Once all ranks train, their collective calls and torchrun take over.
+Before data loads, each rank compares its settings and code with those of the first.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
 import platform
+import signal
+import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from lab.config import Experiment
 from lab.core import files, locks
-from lab.core.errors import LONGEST_SHOWN, ConfigError, abbreviate
-from lab.core.launch import Launch
+from lab.core.errors import LONGEST_SHOWN, ConfigError, PeerError, abbreviate, first_line
+from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 from lab.core.plugins import LOADED
 from lab.core.yaml import flatten
-from lab.data.module import PackedData
-from lab.data.text_files import read_texts
 from lab.train.environment import ROOT, versions
-from lab.train.meeting import check_network, gather, name_ranks
 
+FAULT, ENDED = "fault", "ended"  # keys of the store, next to the names of exchanges
+LAST = "started"  # name of the last exchange before the training
+LOOK_S = 0.05
+CONNECT = timedelta(minutes=2)  # torchrun keeps its store before it starts any rank
+TOLD_S = 60.0  # that a rank which fails waits until all others know
+NETWORK = timedelta(seconds=30)  # that gloo's first connections may take
+NETWORKS = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every node to the network between them (ip -brief address)"
 OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
 PATHS = (".path", ".folder", ".haystack", ".selection")  # last names of settings that may differ between machines
 SHARED_S = 60.0  # NFS may take this long to show a new name to other nodes
 SAME = "start all ranks with the same settings, code, packages and shards"
+
+
+def gather(name: str, value: str, launch: Launch) -> list[str]:
+    """Collect a text of every rank, in order, before there is a process group as well; a collective call.
+
+    `name` distinguishes it from other calls, which the store keeps.
+
+    Raises: PeerError where a rank has failed, does not answer, or cannot be reached.
+    """
+    from torch import distributed
+
+    if launch.world_size == 1:
+        return [value]
+    if distributed.is_initialized():
+        return exchange(value)
+    keys = keys_of(name, launch)
+    until = time.monotonic() + TIMEOUT.total_seconds()
+    with reaching(launch):
+        store = open_store(launch)
+        store.set(keys[launch.rank], value)
+        # A loop in place of store.wait(keys), which would not notice that another rank has failed.
+        while not store.check(keys):
+            raise_fault(store)
+            # The first rank is not late: it may prepare data for hours, and the store ends with it.
+            late = [rank for rank in range(1, launch.world_size) if not store.check([keys[rank]])]
+            if late and time.monotonic() > until:
+                raise PeerError(f"{name_ranks(*late)}: no answer for {TIMEOUT}; see the output of their nodes")
+            time.sleep(LOOK_S)
+        return [text.decode() for text in store.multi_get(keys)]
+
+
+def keys_of(name: str, launch: Launch) -> list[str]:
+    return [f"{name}/{rank}" for rank in range(launch.world_size)]
+
+
+@contextmanager
+def reaching(launch: Launch) -> Iterator[None]:
+    """Report in one line that the store cannot be reached, or has ended.
+
+    Raises: PeerError.
+    """
+    from torch.distributed import DistError
+
+    try:
+        yield
+    except DistError as error:
+        # If the launcher of this rank has ended, too, follow_torchrun ends the rank meanwhile with a better line.
+        time.sleep(2 * POLL_S)
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} has lost the first rank, or cannot reach it"
+        field = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}"
+        raise PeerError(f"{field}: {rule} ({first_line(error)}); see the output of that node, or {NETWORKS}") from error
+
+
+@cache
+def open_store(launch: Launch) -> Any:
+    """Connect to torchrun's store, or without its agent to the first rank's."""
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(rendezvous("env://", launch.rank, launch.world_size, timeout=CONNECT))
+    return store
+
+
+def tell(fault: str, launch: Launch) -> None:
+    """Tell the ranks that wait for this one why it ends, and wait until they know; nothing once all of them train."""
+    if launch.world_size == 1 or not has_store(os.environ):
+        return
+    from torch.distributed import DistError
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun repeats a Ctrl-C
+    with suppress(DistError):
+        store = open_store(launch)
+        if store.check(keys_of(LAST, launch)):
+            return
+        # Only the first fault is kept: the ranks that end because of it must not replace it.
+        store.compare_set(FAULT, "", f"{name_ranks(launch.rank)} on {platform.node()}: {fault}")
+    leave(launch)
+
+
+def end_together(launch: Launch) -> None:
+    """Wait, before the end of a run that trains nothing, until all ranks have read what they gather."""
+    from torch import distributed
+
+    # A process group has exchanges of its own, which need no store.
+    if launch.world_size > 1 and not distributed.is_initialized() and has_store(os.environ):
+        leave(launch)
+
+
+def leave(launch: Launch) -> None:
+    """Wait until no rank reads the store any more, which may end with the first one."""
+    from torch.distributed import DistError
+
+    until = time.monotonic() + TOLD_S
+    with suppress(DistError):
+        store = open_store(launch)
+        store.set(f"{ENDED}/{launch.rank}", "")
+        while not store.check(keys_of(ENDED, launch)) and time.monotonic() < until:
+            time.sleep(LOOK_S)
+        if launch.is_first:
+            time.sleep(POLL_S)  # the store ends with this process or its launcher, while others may still look
+
+
+def check_network(launch: Launch) -> None:
+    """Reject hosts whose gloo cannot connect all ranks, which training and saving need. A collective call.
+
+    Gloo listens at the address of the host's own name, which is 127.0.1.1 on many, unless a variable names the network.
+
+    Raises: ConfigError, PeerError.
+    """
+    from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    if launch.world_size == 1 or distributed.is_initialized():
+        return
+    kept: list[Any] = []  # until all ranks are connected
+    fault = ""
+
+    def connect(store: Any) -> None:
+        nonlocal fault
+        try:
+            kept.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
+        except RuntimeError as error:
+            fault = first_line(error)
+
+    with reaching(launch):
+        store = open_store(launch)
+        # A rank that listens at an address which others do not reach waits in gloo, and would not see that they fail.
+        thread = threading.Thread(target=connect, args=[PrefixStore("network", store)], daemon=True)
+        thread.start()
+        while thread.is_alive():
+            raise_fault(store)
+            thread.join(LOOK_S)
+    if fault:
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({fault})"
+        raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
+    gather("network", "", launch)
+
+
+def raise_fault(store: Any) -> None:
+    if store.check([FAULT]):
+        raise PeerError(store.get(FAULT).decode())
+
+
+def name_ranks(*ranks: int) -> str:
+    """Name ranks in a line.
+
+    Example:
+        >>> name_ranks(1), name_ranks(2, 3)
+        ('rank 1', 'rank 2, 3')
+    """
+    return f"rank {abbreviate(', '.join(map(str, ranks)))}"
 
 
 def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Launch) -> None:
@@ -125,26 +290,3 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
     if ranks := [rank for rank, host in enumerate(hosts) if host]:
         rule = f"{path} of {name_ranks(*ranks)} on {hosts[ranks[0]]} is not rank 0's folder, or cannot be written to"
         raise ConfigError(f"run.folder={experiment.run.folder}: {rule}; name a folder that all nodes share")
-
-
-def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
-    """Prepare what nodes with a folder of their own lack, and reject other shards or haystacks than the first rank's.
-
-    The first rank has prepared its own. A resumed run has its haystack in its folder. A collective call.
-
-    Raises: DataError, ConfigError, PeerError.
-    """
-    if launch.world_size == 1:
-        return
-    # The first rank gets here when its shards are prepared, which those of its node then read.
-    gather("prepared", "", launch)
-    record = {}
-    if launch.local_rank == 0:
-        data.prepare_data()
-        for name, entry in data.list_files().items():
-            record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
-        haystack = data.experiment.probe_section.haystack
-        if haystack is not None and not is_resumed:
-            texts = read_texts(Path(haystack), "probe.haystack")
-            record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
-    compare("data", record, launch)

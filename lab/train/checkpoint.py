@@ -15,14 +15,13 @@ from lab.core.files import write_atomic
 from lab.data.module import PackedData
 from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
+from lab.runs.checkpoints import RECORDS, add_to_manifest
 from lab.runs.folder import packed_counts
-from lab.runs.manifest import RECORDS, add_to_manifest
 from lab.runs.recovery import check_state, read_state
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.record import Recording
-from lab.train.signals import Stopping
 from lab.train.starting import Start
-from lab.train.state import TrainState
+from lab.train.state import Stopping, TrainState
 
 
 def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:

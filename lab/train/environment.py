@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
+from lab.config.experiment import find_changes
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
 from lab.core.plugins import KEPT, hash_plugin
 from lab.counts import PositionCounts
@@ -20,9 +21,8 @@ from lab.data.preparation import check_prepared, shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.probe import needles
-from lab.runs.arms import find_changes
+from lab.runs.checkpoints import READ, find_faults
 from lab.runs.folder import RunFolder, packed_counts
-from lab.runs.manifest import READ, find_faults
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,8 +30,7 @@ from lab.model.sharding import accumulating
 from lab.train.checkpoint import Checkpointing
 from lab.train.probe import Probing
 from lab.train.record import Recording
-from lab.train.signals import Stopping
-from lab.train.state import StepStats, TrainState
+from lab.train.state import StepStats, Stopping, TrainState
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,11 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
 from lab.probe.probe import Worker
-from lab.runs.checkpoints import folder_name
-from lab.runs.manifest import RECORDS, add_to_manifest
+from lab.runs.checkpoints import RECORDS, add_to_manifest, folder_name
 from lab.train.checkpoint import Checkpointing, interval_passed
 from lab.train.environment import describe_source
 from lab.train.record import Recording
-from lab.train.signals import Stopping, describe
-from lab.train.state import TrainState
+from lab.train.state import Stopping, TrainState, describe
 
 
 class Probing:

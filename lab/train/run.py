@@ -37,15 +37,13 @@ from lab.probe.reach import shown_length
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
-from lab.train.agreement import check_data, check_shared
+from lab.train.agreement import LAST, check_shared, end_together, gather
 from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, Profiler, profile, train
-from lab.train.meeting import LAST, end_together, gather
 from lab.train.probe import Probing, check_tests, make_needle_probe
 from lab.train.record import Recording
-from lab.train.signals import Stopping
-from lab.train.starting import Start, find_start, own_run, start_folder
-from lab.train.state import Recipe, TrainState
+from lab.train.starting import Start, check_data, find_start, own_run, start_folder
+from lab.train.state import Recipe, Stopping, TrainState
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 PROFILED = 6  # steps

@@ -1,5 +1,6 @@
 """Where a run starts: anew, at a checkpoint, or not at all; the files that a start writes first; what it prints."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import Experiment
+from lab.config.experiment import digest_of_run
 from lab.core import files, locks
 from lab.core.command import show
 from lab.core.errors import CheckpointError, ConfigError, DiskError
@@ -16,19 +18,19 @@ from lab.core.plugins import KEPT as PLUGINS
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.model import devices
 from lab.model.attention.backends import choose_for
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
-from lab.runs.arms import digest_of_run
+from lab.runs.checkpoints import drop_from_manifest
 from lab.runs.folder import RunFolder
-from lab.runs.manifest import drop_from_manifest
 from lab.runs.recovery import find_losses, read_state
 from lab.runs.source import find_tokenizer
+from lab.train.agreement import compare, digest, gather
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
-from lab.train.meeting import gather
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,29 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
         checkpoint.name_strays()
         read_state(checkpoint)  # raises if it has not all parts of a run's state
     return checkpoint
+
+
+def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
+    """Prepare what nodes with a folder of their own lack, and reject other shards or haystacks than the first rank's.
+
+    The first rank has prepared its own. A resumed run has its haystack in its folder. A collective call.
+
+    Raises: DataError, ConfigError, PeerError.
+    """
+    if launch.world_size == 1:
+        return
+    # The first rank gets here when its shards are prepared, which those of its node then read.
+    gather("prepared", "", launch)
+    record = {}
+    if launch.local_rank == 0:
+        data.prepare_data()
+        for name, entry in data.list_files().items():
+            record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
+        haystack = data.experiment.probe_section.haystack
+        if haystack is not None and not is_resumed:
+            texts = read_texts(Path(haystack), "probe.haystack")
+            record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
+    compare("data", record, launch)
 
 
 def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool = False) -> None:
