@@ -17,9 +17,9 @@ SMALL = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")
 TWO = (*SMALL, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp")
 SOON = """
 from datetime import timedelta
-from lab.train import meeting
+from pathlib import Path
 from lab.train import agreement, run
-agreement.SHARED_S, meeting.NETWORK, meeting.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
+agreement.SHARED_S, agreement.NETWORK, agreement.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
 """
 OTHER_TORCH = "own = agreement.versions()\nagreement.versions = lambda: own | {'torch': '2.0.1'}"
 PLANTED = "def failing(start):\n    raise MemoryError('planted')\nrun.assemble = failing"
@@ -62,7 +62,7 @@ HERE = f"rank 1 on {platform.node()}"
 CASES = {
     "settings": ({}, ("--optim.lr=1e-2", "--run.seed=7"), f"run.seed=7: {HERE} "),
     "options": ({}, ("--resume",), f"--resume=True: {HERE} "),
-    "code": ({"code": "agreement.ROOT = agreement.Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
+    "code": ({"code": "agreement.ROOT = Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
     "package": ({"code": OTHER_TORCH}, (), f"torch=2.0.1: {HERE} "),
     "shards": ({"second": "other"}, (), f"data.folder/task-00000/{{}}.bin=SHA-256 {'0' * 12}: {HERE} "),
     "folder": ({"second": "apart"}, (), f"run.folder={{}}: {{}} of {HERE} "),
