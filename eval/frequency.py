@@ -18,10 +18,10 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
-from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
+from eval.engine.lengths import SLIMPAJAMA, read_lengths
 from eval.engine.rows import Result, columns_text
 from lab.core import command, schema
-from lab.core.types import Row
+from lab.core.types import FloatArray, Row
 from lab.data.config import Mode
 
 SHARES = ("f", "share_to", "share_from", "segments_to")

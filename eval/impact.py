@@ -27,7 +27,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import EvaluationSpec, Request, run
-from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, mark, tally, token_texts
+from eval.engine.impactful import BoolArray, choose, label_tokens, mark, tally, token_texts
 from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
 from eval.engine.texts import NO_CORPUS, sample_texts
@@ -35,7 +35,7 @@ from lab.core.chart import plot_rows, save
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
-from lab.core.types import IGNORE
+from lab.core.types import IGNORE, FloatArray
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import (
     RESULT,

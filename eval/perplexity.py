@@ -34,6 +34,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,7 +45,7 @@ from eval.engine.command import CellOptions, EvaluationSpec
 from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
+from eval.engine.sliding import key_tokens, open_evaluator, text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
@@ -151,8 +152,7 @@ class Perplexity(Measure):
         self.keys: list[np.typing.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
             path = Path(options.evaluator)
-            evaluator = open_reference(path, self.subject.tokenizer, "--evaluator", self.subject.device)
-            self.keys = key_tokens(evaluator, self.documents, options.short or SHORT)
+            self.keys = key_tokens(open_evaluator(path, self.subject), self.documents, options.short or SHORT)
             if not np.concatenate(self.keys).any():
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
                 raise DataError(f"--evaluator={path}: {rule}")
@@ -230,11 +230,9 @@ class Perplexity(Measure):
         losses = text_losses(
             self.subject.losses,
             self.documents,
-            context,
-            self.stride,
+            partial(PROTOCOLS[self.options.protocol], context=context, stride=self.stride),
             rows=self.options.rows(context),
             done=self.bar.update,
-            cut=PROTOCOLS[self.options.protocol],
             keys=self.keys,
         )
         low, high = losses.limits or (None, None)

@@ -37,14 +37,14 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine import command
-from eval.engine.lengths import FloatArray, natural_lengths
+from eval.engine.lengths import natural_lengths
 from eval.engine.matrix import compute_cells, format_matrix, format_number, format_stretches, list_values
 from eval.engine.rows import Result, to_text
 from lab import skip
 from lab.core import chart, errors, schema
 from lab.core.arguments import parse_method, read_options, settings_lines
 from lab.core.command import NOTHING_WRITTEN, start
-from lab.core.types import IntArray, Row
+from lab.core.types import FloatArray, IntArray, Row
 from lab.counts import PositionCounts
 from lab.data.selecting import split_sentences
 from lab.positions import DISTANCE_METHODS, Distance, dca

@@ -27,11 +27,8 @@ Read = Callable[[str], set[str]]  # the first number of a text, in all ways that
 
 def summarize(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
-    passed = 0
-    tokens = []
-    for record in outcome.records:
-        passed += record["passed"]
-        tokens.append(record["prompt_tokens"])
+    passed = sum(record["passed"] for record in outcome.records)
+    tokens = [record["prompt_tokens"] for record in outcome.records]
     return {
         **share(passed, len(tokens), CONFIDENCE),
         "confidence": CONFIDENCE,
@@ -91,10 +88,7 @@ def choose_lengths(
     # The answer counts towards a length, as the model must read prompt and answer together.
     least = fixed + budget
     rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
-    short = []
-    for length in asked or ():
-        if length < least:
-            short.append(f"--lengths={length}: {rule}")
+    short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
     if most is not None and most < least:
         short = [f"MODEL: has {most:,} positions, too few for {what}, which takes {least} or more; use another model"]
     if short:
@@ -127,13 +121,8 @@ class FinishedTests(ResultStore):
 
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
-        tests = {}
-        n_known = 0
-        for row in self.results:
-            if row.get(self.by) == value:
-                tests[row["test"]] = row
-                n_known += row["test"] < self.n_tests
-        self.bar.count_finished(n_known)
+        tests = {row["test"]: row for row in self.results if row.get(self.by) == value}
+        self.bar.count_finished(sum(test < self.n_tests for test in tests))
         return tests
 
     def save(self, value: int, rows: Mapping[int, Row]) -> None:

@@ -230,9 +230,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         high = low + step
         if most is not None:
             high = min(high, most)
-        at_high = at_low
-        if high > low:
-            at_high = count(high)
+        at_high = count(high)
         if at_high > room:
             break
         if at_high == room or high == most:

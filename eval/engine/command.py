@@ -149,9 +149,7 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
         for key in args.settings:
             if key.partition(".")[0] == "position":
                 overrides |= yaml.flatten({key: settings.pop(key)})
-    distances: list[str] = []
-    for text in args.options.distance or ():
-        distances += split_words(text)
+    distances = split_words(",".join(args.options.distance or ()))
     methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
     faults = find_contradictions(args, spec, methods, overrides)
     if len(distances) > 1 and not spec.several:

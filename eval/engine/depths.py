@@ -49,9 +49,8 @@ def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row
     rows = []
     for cell, (missed, hit) in enumerate(counts.tolist()):
         n = missed + hit
-        edges = {"from_depth": round(DEPTH_RANGE * cell / depths, 6)}
-        edges["to_depth"] = round(DEPTH_RANGE * (cell + 1) / depths, 6)
-        rows.append({**edges, "n": n, "found": hit, **share(hit, n, confidence)})
+        low, high = (round(DEPTH_RANGE * edge / depths, 6) for edge in (cell, cell + 1))
+        rows.append({"from_depth": low, "to_depth": high, "n": n, "found": hit, **share(hit, n, confidence)})
     return rows
 
 

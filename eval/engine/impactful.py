@@ -42,9 +42,8 @@ import numpy as np
 import pandas as pd
 from tokenizers import Tokenizer
 
-from lab.core.types import IntArray
+from lab.core.types import FloatArray, IntArray
 
-FloatArray = np.typing.NDArray[np.float64]
 BoolArray = np.typing.NDArray[np.bool_]
 TOLERANCE = 1e-12  # of coverage times a count, where a product of decimals falls just above a whole number
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from a piece of a character

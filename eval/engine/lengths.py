@@ -7,11 +7,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from lab.core.errors import DataError
-from lab.core.types import IntArray
+from lab.core.types import FloatArray, IntArray
 from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
 
-FloatArray = np.typing.NDArray[np.float64]
 SLIMPAJAMA = "slimpajama"
 OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shape
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long

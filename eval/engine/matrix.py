@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from eval.engine.lengths import FloatArray
-from lab.core.types import IntArray
+from lab.core.types import FloatArray, IntArray
 from lab.positions import Distance
 
 WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end

@@ -149,7 +149,7 @@ def split_words(text: str) -> list[str]:
         ['rope', 'string:shift=64,window=32', 'dca']
     """
     # A comma with `name=` behind it, before any comma or colon, separates two parameters.
-    return re.split(r" *, *(?![^,:]*=)", text.strip())
+    return re.split(r" *, *(?![^,:]*=)", text.strip()) if text else []
 
 
 def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> dict[str, Any]:

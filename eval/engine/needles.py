@@ -3,7 +3,6 @@
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -85,10 +84,6 @@ class ProbeOptions(NeedleOptions):
     ones 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
     """Most tests that generate together; default: the run's, or 64 on a CPU, more on a GPU."""
-
-    def rules(self) -> list[str]:
-        counts = Counter(sorted(self.lengths or ()))
-        return [f"lengths={length}: is given twice; keep one" for length, count in counts.items() if count > 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +171,9 @@ class NeedleMeasure(run.Measure):
         with report_as_options():
             config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
-        chosen = sorted(self.choose_lengths(config, shortest))
+        chosen = sorted({*self.choose_lengths(config, shortest)})
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        faults = []
-        for length in chosen:
-            if length < shortest:
-                faults.append(f"--lengths={length}: {rule}; use {shortest} or more")
+        faults = [f"--lengths={length}: {rule}; use {shortest} or more" for length in chosen if length < shortest]
         if faults:
             raise errors.ConfigError(*faults)
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.

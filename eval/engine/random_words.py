@@ -7,6 +7,7 @@ words.yaml are chosen to avoid that. Made-up words all have the same length and 
 import uuid
 from collections.abc import Callable
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,7 @@ def contains_english(word: str) -> bool:
         >>> contains_english("batigero"), contains_english("batigevo")
         (True, False)
     """
-    for start in range(len(word)):
-        for end in range(start + 1, len(word) + 1):
-            if word[start:end] in english_set():
-                return True
-    return False
+    return not english_set().isdisjoint(word[start:end] for start, end in combinations(range(len(word) + 1), 2))
 
 
 def draw_pair(rng: Generator) -> str:

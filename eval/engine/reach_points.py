@@ -72,10 +72,7 @@ def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for file in list_results(run.path / "eval"):
         rows += RunFolder(file.parent).read(file.name)
-    tests = {}
-    for row in rows:
-        if row.get("metric") == ONE and row["method"] == PLAIN:
-            tests[row["distance"]] = row
+    tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
     if not tests:
         return []
     begun = max(row["score"] for row in tests.values()) >= BEGUN

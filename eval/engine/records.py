@@ -130,11 +130,10 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
                 check_files(file.parent, RECORDS)
             try:
                 for row in with_reach(RunFolder(file.parent).read(file.name)):
-                    before_row = len(records)
                     origin = describe_origin(row, file)
-                    for record in convert_row(row):
-                        records.append({**origin, **record})
-                    if len(records) == before_row and find_kind(row) is None and "metric" in row:
+                    converted = [{**origin, **record} for record in convert_row(row)]
+                    records += converted
+                    if not converted and find_kind(row) is None and "metric" in row:
                         unread[row["metric"]] = None
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error

@@ -32,10 +32,9 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from lab.core.types import CONFIDENCE
+from lab.core.types import CONFIDENCE, FloatArray
 from lab.runs.arms import mean_with_limits
 
-Floats = np.typing.NDArray[np.float64]
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
@@ -54,12 +53,12 @@ class Regression(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    slopes: Floats
+    slopes: FloatArray
     reported: dict[str, float]
     intercept: float
     sigma: float
 
-    def log_likelihood(self, points: pd.DataFrame) -> Floats:
+    def log_likelihood(self, points: pd.DataFrame) -> FloatArray:
         """Return the log likelihood of each point, in nats."""
         median = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
         low, high = ((points[side].to_numpy() - median) / self.sigma for side in ("low", "high"))
@@ -104,8 +103,7 @@ def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
     out = {}
     for k, column in enumerate(columns):
         y = logs[:, k]
-        x = np.delete(logs, k, 1)
-        x = np.column_stack([np.ones(len(y)), x])
+        x = np.column_stack([np.ones(len(y)), np.delete(logs, k, 1)])
         residuals = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
         out[column] = float(1 - residuals @ residuals / np.square(y - y.mean()).sum())
     return out
@@ -145,7 +143,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     return Regression(tuple(columns), slopes, reported, intercept, sigma)
 
 
-def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float, Floats]:
+def loss(parameters: FloatArray, x: FloatArray, y: FloatArray, side: FloatArray) -> tuple[float, FloatArray]:
     """Return minus the log likelihood with its prior, and the gradient, at d and ln h."""
     d = parameters[:-1]
     h = np.exp(parameters[-1])
@@ -158,7 +156,7 @@ def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float,
     return float(-value.sum() + PRIOR**2 * (d @ d) / 2), gradient
 
 
-def mills(u: Floats) -> Floats:
+def mills(u: FloatArray) -> FloatArray:
     """Return the derivative of ln Phi."""
     # phi(u) / Phi(u) by logarithms, because both underflow for u far below 0.
     return np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
@@ -190,7 +188,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     return table.rename_axis("column"), n
 
 
-def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> np.typing.NDArray[np.float64]:
+def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> FloatArray:
     """Return the log likelihood of each base, or arm, under the fit to all others; nan where that cannot be made."""
     scores = []
     for _, group in points.groupby(by, sort=False):

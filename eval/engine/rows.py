@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
 
 from lab.core import errors, files
 from lab.core.types import Row
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
-COLUMN_GAP = 2  # characters between columns
 INDENT = "  "  # of further lines of a name
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
@@ -74,15 +74,11 @@ def to_json(value: Any) -> Any:
         >>> to_json({"a": (1, float("inf")), "b": Path("x")})
         {'a': [1, None], 'b': 'x'}
     """
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return list(map(to_json, value))
-    if hasattr(value, "item"):  # a number of numpy or torch
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+    def convert_other(item: Any) -> Any:
+        return item.item() if hasattr(item, "item") else str(item)  # a number of numpy or torch has `item`
+
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=convert_other)
 
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mapping[str, str] = "") -> str:
@@ -102,15 +98,12 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(table).set_index(next(iter(table[0])))
     forms = form if isinstance(form, Mapping) else dict.fromkeys(frame.columns, form)
     names = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    cells: list[list[str]] = [[] for _ in names]
-    room = WIDEST
-    for column, values in frame.astype(object).items():
-        width = len(str(column))
-        for line, value in zip(cells, values, strict=True):
-            line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
-            width = max(width, len(line[-1]))
-        room -= width + COLUMN_GAP
-    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room - len(INDENT)))
+    cells = frame.astype(object)
+    for column in frame:
+        cells[column] = ["-" if pd.isna(value) else format(value, forms.get(column, "")) for value in frame[column]]
+    heading = cells.reset_index(drop=True).to_string().partition("\n")[0]
+    room = min(NAME, WIDEST - len(heading) - len(INDENT))
+    lines = wrap_names(zip(names, cells.to_numpy().tolist(), strict=True), room)
     table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
     return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 
@@ -191,11 +184,8 @@ def natural_key(name: str) -> list[str | float]:
         >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural_key)
         ['a=0.5', 'a=64', 'a=128', 'b=9']
     """
-    key: list[str | float] = []
     # The pattern is one group, so that split returns text and numbers in turn, text first.
-    for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name)):
-        key.append(float(part) if index % 2 else part)
-    return key
+    return [float(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
 
 
 class Results:

@@ -75,23 +75,22 @@ class Measure:
     unit: ClassVar[str] = "test"
     stopped: ClassVar[str] = CONTINUES
     options: Any
+    bar: Any
 
     def __init__(self, request: command.Request, subject: Subject) -> None:
         self.request = request
         self.options = request.options
         self.subject = subject
-        self.bar: Any = None
         self.prepare()
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
         """Measure what a command line asks for, and return the exit status."""
-
-        def measure(request: command.Request) -> Result:
-            return cls.select_measure(request)(request, open_subject(request)).run()
-
         text = sys.modules[cls.__module__].__doc__
-        return command.run(replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped), measure, arguments)
+        spec = replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped)
+        return command.run(
+            spec, lambda request: cls.select_measure(request)(request, open_subject(request)).run(), arguments
+        )
 
     @classmethod
     def select_measure(cls, request: command.Request) -> type[Measure]:
@@ -273,14 +272,14 @@ class Measure:
         """
         rows = list(self.rows())
         self.write(rows)
-        if not self.request.plots:
-            return Result(self.text(rows), rows, self.path)
-        picture = self.picture(rows)
-        plotted = rows
-        if self.alike:
-            plotted = []
-            for row in Results(self.path, self.named_by):
-                if all(row.get(field) == rows[0][field] for field in self.alike):
-                    plotted.append(row)
-        save(self.chart(plotted), picture)
+        picture = None
+        if self.request.plots:
+            picture = self.picture(rows)
+            plotted = rows
+            if self.alike:
+                plotted = []
+                for row in self.results:
+                    if all(row.get(field) == rows[0][field] for field in self.alike):
+                        plotted.append(row)
+            save(self.chart(plotted), picture)
         return Result(self.text(rows), rows, self.path, picture)

@@ -12,8 +12,6 @@ is therefore that of its tests at least, with one passed and one failed more: q 
 Source: Student 1908; Welch 1947; Fisher 1935 for flips of signs; Agresti and Caffo 2000 for the two tests more.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -147,7 +145,4 @@ def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | 
     fewest = ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2
     if not paired:
         fewest *= 2
-    for n in range(max(2, int(fewest)), MOST_SEEDS + 1):
-        if power(n) >= POWER:
-            return n
-    return None
+    return next((n for n in range(max(2, int(fewest)), MOST_SEEDS + 1) if power(n) >= POWER), None)

@@ -38,7 +38,7 @@ its released script, which reads all books as one text.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,17 +46,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.special import stdtrit  # scipy.stats takes half a second more to import
-from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine.subject import AnyIds, Subject, build_subject
+from eval.engine.subject import Subject, build_subject
 from lab import loading
 from lab.core import command, errors
-from lab.core.types import CONFIDENCE, IGNORE, IntArray
+from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray
 from lab.data.tokenizer import vocabulary_hash
 
-AT_ONCE = 16_384  # tokens of a batch, padding included
+AT_ONCE = 16_384  # tokens of a batch
 MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
 ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
@@ -105,7 +103,7 @@ def whole_windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
 class TextLosses(NamedTuple):
     """The loss of every text in nats, float64 (texts,), and its scored tokens, int64 (texts,)."""
 
-    nll: npt.NDArray[np.float64]
+    nll: FloatArray
     tokens: IntArray
 
     @property
@@ -129,15 +127,39 @@ class TextLosses(NamedTuple):
         return math.exp(min(self.loss - half, MOST_NATS)), math.exp(min(self.loss + half, MOST_NATS))
 
 
+def score_windows(
+    score: Score,
+    texts: Sequence[IntArray],
+    wanted: Sequence[IntArray],
+    cut: Callable[[int], Iterator[Window]],
+    rows: int,
+) -> Iterator[tuple[list[tuple[int, Window]], Tensor]]:
+    """Score the windows of texts, each with its text's number, in batches of at most `rows` of one length.
+
+    `wanted` has IGNORE in place of tokens that are not scored. Column t has the loss of token t + 1 of its window.
+    """
+    # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
+    waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
+    for number, text in enumerate(texts):
+        for window in cut(len(text)):
+            waiting.setdefault(window.end - window.begin, []).append((number, window))
+    for alike in waiting.values():
+        for start in range(0, len(alike), rows):
+            batch = alike[start : start + rows]
+            tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
+            targets = np.full(tokens.shape, IGNORE)
+            for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
+                row[first - 1 - begin : end - 1 - begin] = wanted[number][first:end]  # each predicts the next token
+            yield batch, score(torch.from_numpy(tokens), torch.from_numpy(targets))
+
+
 def text_losses(
     score: Score,
     texts: Sequence[IntArray],
-    context: int,
-    stride: int,
+    cut: Callable[[int], Iterator[Window]],
     *,
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
-    cut: Callable[[int, int, int], Iterator[Window]] = windows,
     keys: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> TextLosses:
     """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch.
@@ -146,39 +168,27 @@ def text_losses(
     """
     keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
     wanted = [np.where(marked, text, IGNORE) for marked, text in zip(keys, texts, strict=True)]
-    # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
-    waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
-    for number, text in enumerate(texts):
-        for window in cut(len(text), context, stride):
-            waiting.setdefault(window.end - window.begin, []).append((number, window))
     losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
-    for alike in waiting.values():
-        for start in range(0, len(alike), rows):
-            batch = alike[start : start + rows]
-            tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
-            targets = np.full(tokens.shape, IGNORE)
-            for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
-                row[first - 1 - begin : end - 1 - begin] = wanted[number][first:end]  # each predicts the next token
-            nats = score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
-            for (number, (_, end, first)), loss in zip(batch, nats, strict=True):
-                losses.nll[number] += loss
-                losses.tokens[number] += np.count_nonzero(keys[number][first:end])
-            done(len(batch))
+    for batch, nats in score_windows(score, texts, wanted, cut, rows):
+        for (number, (_, end, first)), loss in zip(batch, nats.double().sum(1).tolist(), strict=True):
+            losses.nll[number] += loss
+            losses.tokens[number] += np.count_nonzero(keys[number][first:end])
+        done(len(batch))
     return losses
 
 
-def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch.device) -> Subject:
-    """Open a reference model.
+def open_evaluator(place: Path, subject: Subject) -> Subject:
+    """Open the model that chooses key tokens for another one.
 
-    Raises: LabError, also for another vocabulary than the tokenizer's.
+    Raises: LabError, also for another vocabulary than the other's.
     """
-    subject = build_subject(loading.open_model(place, device=device), place, device)
-    if vocabulary_hash(subject.tokenizer) != vocabulary_hash(tokenizer):
-        raise errors.DataError(f"{option}={place}: has another vocabulary; name a model with the same tokenizer")
-    return subject
+    evaluator = build_subject(loading.open_model(place, device=subject.device), place, subject.device)
+    if vocabulary_hash(evaluator.tokenizer) != vocabulary_hash(subject.tokenizer):
+        raise errors.DataError(f"--evaluator={place}: has another vocabulary; name a model with the same tokenizer")
+    return evaluator
 
 
-def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> list[npt.NDArray[np.bool_]]:
+def key_tokens(subject: Subject, documents: Sequence[IntArray], short: int) -> list[npt.NDArray[np.bool_]]:
     """Find each document's key tokens, those that a model predicts well, and well only by the far context.
 
         log p(token | whole) - log p(token | short) > ALPHA    and    log p(token | whole) > BETA,    in nats
@@ -188,41 +198,28 @@ def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> lis
 
     Source: arXiv:2410.23771, section 3 (LSD, LCL); the bounds are those of the released code.
     """
-    # All documents are scored in one call over their joined ids, so that batches are full.
-    sizes = [*map(len, documents)]
-    ends, step = np.cumsum(sizes), max(1, short // 4)
-    text = subject, np.concatenate(documents), ends, max(sizes)
-    # A window of short + step - 1 tokens moved by `step` leaves each scored token at least `short` tokens of context.
-    whole, near = compute_losses(*text, max(sizes)), compute_losses(*text, short + step - 1, step)
-    return np.split((near - whole > ALPHA) & (whole < -BETA), ends[:-1])
+    longest = max(map(len, documents))
+    step = max(1, short // 4)
+    keys = []
+    # A window of short + step tokens moved by `step` leaves each scored token at least `short` tokens of context.
+    for whole, near in zip(
+        token_losses(subject, documents, longest, longest),
+        token_losses(subject, documents, short + step, step),
+        strict=True,
+    ):
+        keys.append((near - whole > ALPHA) & (whole < -BETA))
+    return keys
 
 
-def compute_losses(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0) -> np.ndarray:
-    """Compute the loss of every token of documents after at most `context` tokens of its piece: float32 (tokens,).
-
-    `ends` are the ends of the documents. Passes move by `step` tokens; default: a quarter of the context.
-    """
-    step = step or max(1, context // 4)
-    passes = []
-    for start, end in pairwise([0, *ends.tolist()]):
-        for at in range(start, end - 1, window):
-            # A piece has one token more than it scores: its last token is a target, and the first input of the next.
-            size = min(window, end - 1 - at) + 1
-            passes += [
-                Window(at + begin, at + stop, at + first) for begin, stop, first in windows(size, context + 1, step)
-            ]
-    passes.sort(key=lambda part: part.begin - part.end)  # equal lengths share a batch, the longest first
-    out = np.zeros(len(ids), dtype=np.float32)
-    text = torch.from_numpy(ids.astype(np.int64))
-    with command.Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
-        while bar.n < len(passes):
-            longest = passes[bar.n].end - passes[bar.n].begin - 1
-            rows = passes[bar.n : bar.n + max(1, AT_ONCE // longest)]
-            tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
-            targets = torch.full_like(tokens, IGNORE)
-            for target, (begin, end, first) in zip(targets, rows, strict=True):
-                target[first - 1 - begin : end - 1 - begin] = text[first:end]  # column t predicts token begin + t + 1
-            for (begin, end, first), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):
-                out[first:end] = losses[first - 1 - begin : end - 1 - begin]
-            bar.update(len(rows))
+def token_losses(
+    subject: Subject, documents: Sequence[IntArray], window: int, stride: int
+) -> list[npt.NDArray[np.float32]]:
+    """Compute the loss of every token of documents, read in windows: float32 (tokens,) each, 0 for the first token."""
+    out = [np.zeros(len(ids), dtype=np.float32) for ids in documents]
+    cut = partial(windows, context=window, stride=stride)
+    with command.Bar(total=sum(map(len, documents)), desc=f"score, {window} tokens", leave=False) as bar:
+        for batch, nats in score_windows(subject.losses, documents, documents, cut, max(1, AT_ONCE // window)):
+            for (number, (begin, end, first)), losses in zip(batch, nats.cpu().numpy(), strict=True):
+                out[number][first:end] = losses[first - 1 - begin : end - 1 - begin]
+                bar.update(end - first)
     return out

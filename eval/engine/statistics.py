@@ -54,8 +54,8 @@ def pair(first: Sequence[float], second: Sequence[float]) -> Row:
     b = both.count((1, 0))
     c = both.count((0, 1))
     p = float(binomtest(b, b + c).pvalue) if b + c else 1.0
-    counts = {"tests": len(both), "only_first": b, "only_second": c}
-    return {**counts, "difference": (c - b) / len(both), "p": p, "test": MCNEMAR}
+    n = len(both)
+    return {"tests": n, "only_first": b, "only_second": c, "difference": (c - b) / n, "p": p, "test": MCNEMAR}
 
 
 def holm(p: pd.Series[float]) -> pd.Series[float]:
@@ -214,17 +214,18 @@ def methods_table(rows: Sequence[Row]) -> str:
         if comparison:
             mark = "*" if p <= LEVEL else " "
             to_rope = f"{comparison['difference']:+.3f}{mark}"
-        line = {
-            "method": row["compared_as"],
-            "n": row["n"],
-            "share": row["score"],
-            f"{row['confidence']:.6g} limits": limits(row, ".3f"),
-            "to rope": to_rope,
-            "p": p,
-            "found": row["numbers_found"],
-            "settings": row["method"],
-        }
-        printed.append(line)
+        printed.append(
+            {
+                "method": row["compared_as"],
+                "n": row["n"],
+                "share": row["score"],
+                f"{row['confidence']:.6g} limits": limits(row, ".3f"),
+                "to rope": to_rope,
+                "p": p,
+                "found": row["numbers_found"],
+                "settings": row["method"],
+            }
+        )
     lines = ["", f"{rows[0]['length']:,} tokens", to_text(printed, FORMS)]
     if any(versus):
         lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)")

@@ -4,7 +4,6 @@ The cost of n tokens is that of one forward pass over them, in proportion to its
 tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
-import hashlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
+from eval.engine.rows import short_hash
 from lab.core.command import show
 from lab.core.errors import ConfigError
 from lab.core.schema import LONGEST
@@ -165,7 +165,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     if operations >= SHORT_S * SLOWEST:
         timed = min(TIMED, longest)
         minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-        text += ": about 1 minute at most" if round(minutes) == 1 else f": about {minutes:,.0f} minutes at most"
+        text += f": about {minutes:,.0f} minutes at most"
     if longest > window:
         text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     # A batch job has no terminal, and nobody to answer.
@@ -199,7 +199,9 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
     Raises: DataError for a model without a tokenizer.
     """
     tokenizer = require_tokenizer(model.tokenizer)
-    stop_id = first_id(token_ids(model)["eos_token_id"])
+    stop_id = token_ids(model)["eos_token_id"]
+    if isinstance(stop_id, list):  # config.json has one, a list of several, or none
+        stop_id = next(iter(stop_id), None)
     # A run is tested in the precision of its training; other models on a GPU in bfloat16, as published.
     in_bf16 = device.type == "cuda"
     if model.experiment is not None:
@@ -211,13 +213,6 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
     return Subject(model, tokenizer, stop_id, saved, weights, "bfloat16" if in_bf16 else "float32", device)
 
 
-def first_id(value: Any) -> int | None:
-    """Read the token that ends a document; config.json has one, a list of several, or none."""
-    if isinstance(value, list):
-        value = next(iter(value), None)
-    return value if isinstance(value, int) else None
-
-
 def name_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
@@ -227,7 +222,7 @@ def name_weights(place: Path) -> str:
     for path in sorted(resolve(place).glob("*.safetensors")):
         stat = path.stat()
         listed += f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n"
-    return hashlib.sha256(listed.encode()).hexdigest()[:16]
+    return short_hash(listed, 16)
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from eval.engine.rows import short_hash
 from eval.engine.subject import AnyIds, Subject, source
 from lab.core.command import NOTHING_WRITTEN, Bar
 from lab.core.errors import ConfigError, DataError
-from lab.core.types import Row
+from lab.core.types import IntArray, Row
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -75,7 +75,7 @@ def read_documents(subject: Subject, text: str | None) -> list[Document]:
     return documents
 
 
-def hash_documents(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
+def hash_documents(documents: Sequence[IntArray]) -> str:
     # Each length precedes its tokens: without it, documents cut elsewhere would have the same hash.
     parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
@@ -91,7 +91,7 @@ def sample_texts(
     seed: int,
     vocab_size: int,
     option: str = "--texts",
-) -> np.typing.NDArray[np.int64]:
+) -> IntArray:
     """Sample pieces of a text, each of which begins with the tokenizer's first token.
 
     Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their
@@ -141,8 +141,7 @@ class OnTexts(run.Measure):
         return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
     def title(self) -> str:
-        texts = self.options.texts
-        return f"{super().title()}; {texts} {'text' if texts == 1 else 'texts'}"
+        return f"{super().title()}; texts: {self.options.texts}"
 
     def sample_texts(self, n_tokens: int) -> Tensor:
         """Sample the texts that the options ask for.

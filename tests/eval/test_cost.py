@@ -10,16 +10,25 @@ from eval.engine import subject as subjects
 from lab.model.decoder import DecoderConfig
 
 TABLE = 512  # positions of the models of `foreign`
-BEYOND = {
-    "passkey": "--lengths=513",
-    "lines": "--lengths=513",
-    "entropy": "--lengths=513",
-    "perplexity": "--lengths=64,513",
-    "precision": "--length=513",
-    "distance": "--window=513",
-    "probe": "--max_length=513",
-    "ruler.__main__": "--lengths=513",
-}
+TOO_LONG = "{}=513: must be <= 512, the positions that gpt2 has; lower it\n"
+REFUSED = [  # a command, its words, and the line or its beginning
+    ("passkey", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("lines", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("entropy", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("perplexity", "--lengths=64,513", TOO_LONG.format("--lengths")),
+    ("precision", "--length=513", TOO_LONG.format("--length")),
+    ("distance", "--window=513", TOO_LONG.format("--window")),
+    ("probe", "--max_length=513", TOO_LONG.format("--max_length")),
+    ("ruler.__main__", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "model=gpt2: has 512 positions, "),
+    ("lines", "", "MODEL: has 512 positions, too few for line retrieval"),  # no option, as the user named none
+    # a length that the measure chooses
+    (
+        "ruler.__main__",
+        "--tasks=niah_single_1 --tests=1 --answer_budget=450",
+        TOO_LONG.format("--lengths").replace("513", "1024"),
+    ),
+]
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=32, vocab_size=64, tie_embeddings=False)
 
@@ -30,11 +39,14 @@ def command(name, words, capsys):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", BEYOND)
-def test_what_a_table_of_positions_does_not_hold_is_one_line(name, foreign, capsys, tmp_path):
-    status, out, err = command(name, [foreign("gpt2"), BEYOND[name], "-o", tmp_path], capsys)
-    option = BEYOND[name].partition("=")[0]
-    assert (status, out, err) == (2, "", f"{option}=513: must be <= 512, the positions that gpt2 has; lower it\n")
+@pytest.mark.parametrize(("name", "words", "line"), REFUSED)
+def test_what_a_table_of_positions_does_not_hold_is_one_line(
+    name, words, line, foreign, capsys, tmp_path, text_file, monkeypatch
+):
+    monkeypatch.setattr("eval.lines.BUDGET", 500)
+    words = [foreign("gpt2"), *words.replace("TEXT", str(text_file)).split(), "-o", tmp_path]
+    status, out, err = command(name, words, capsys)
+    assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)
 
 
 def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_file):
@@ -48,25 +60,6 @@ def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_f
         assert TABLE / 4 <= max(lengths) <= TABLE
 
 
-def test_a_table_too_short_for_any_needle_test_is_one_line(foreign, capsys, tmp_path, text_file):
-    words = [foreign("gpt2"), f"--haystack={text_file}", "--needles=16", "--digits=9", "--answer_budget=400"]
-    status, out, err = command("probe", [*words, "-o", tmp_path], capsys)
-    assert (status, out, err.startswith("model=gpt2: has 512 positions, ")) == (2, "", True), err
-
-
-def test_a_table_too_short_for_any_line_is_one_line_that_names_no_option(foreign, capsys, tmp_path, monkeypatch):
-    """Lengths left out are not the user's, so that the line names the model."""
-    monkeypatch.setattr("eval.lines.BUDGET", 500)
-    status, out, err = command("lines", [foreign("gpt2"), "-o", tmp_path], capsys)
-    assert (status, out, err.startswith("MODEL: has 512 positions, too few for line retrieval")) == (2, "", True), err
-
-
-def test_a_length_that_a_measure_chooses_is_refused_as_well(foreign, capsys, tmp_path):
-    words = [foreign("gpt2"), "--tasks=niah_single_1", "--tests=1", "--answer_budget=450", "-o", tmp_path]
-    status, out, err = command("ruler.__main__", words, capsys)
-    assert (status, out, err) == (2, "", "--lengths=1024: must be <= 512, the positions that gpt2 has; lower it\n")
-
-
 def announced(tests, capsys, monkeypatch, window=512):
     timed = []
     monkeypatch.setattr(subjects, "measure_seconds", lambda subject, tokens: timed.append(tokens) or 1.0)
@@ -75,7 +68,8 @@ def announced(tests, capsys, monkeypatch, window=512):
     return timed, capsys.readouterr().err
 
 
-def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
+def test_the_cost_is_named_where_it_is_more_than_a_minute_and_little_work_is_not_timed(capsys, monkeypatch):
+    assert announced([(10, 512)], capsys, monkeypatch) == announced([], capsys, monkeypatch) == ([], "")
     monkeypatch.setattr(subjects, "SLOWEST", 0.0)
     assert announced([(59, 512)], capsys, monkeypatch) == ([512], "")
     line = "passkey: 600 tests, 307,200 tokens: about 10 minutes at most\n"
@@ -87,11 +81,6 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
     factor = "the longest has 8,192, 16.0 times the window of 512"
     line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most; {factor}\n"
     assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
-
-
-def test_little_work_is_not_timed(capsys, monkeypatch):
-    assert announced([(10, 512)], capsys, monkeypatch) == ([], "")
-    assert announced([], capsys, monkeypatch) == ([], "")
 
 
 @pytest.mark.parametrize(("reply", "goes_on"), [("y\n", True), ("\n", False), ("", False)])

@@ -1,6 +1,5 @@
 """Retrieval accuracy by depth: cells and thirds by hand, and a model that sees only the last tokens."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from scipy.stats import beta
 from eval.engine.depths import depth_rows, find_cell, third_rows
 from eval.probe import main
 from tests.eval.answering import Counted, silent
-from tests.eval.commands import runner, size_of
+from tests.eval.commands import rows_in, runner, size_of
 
 THIRDS = ["0-33%", "33-66%", "66-99%"]
 
@@ -67,13 +66,6 @@ def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed
 
 
 run = runner(main, "probe")
-
-
-def rows_in(folder):
-    (path,) = folder.glob("heatmap-*.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 SMALL = ["--by=depth", "--lengths=320,200", "--tests=3", "--answer_budget=24"]
 
 
@@ -82,7 +74,7 @@ def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, caps
     Counted(monkeypatch, greedy=silent)
     status, out, _ = run([run_folder, *SMALL, "--plot", "-o", tmp_path], capsys)
     assert status == 0
-    rows = rows_in(tmp_path)
+    rows = rows_in(*tmp_path.glob("heatmap-*.jsonl"))
     cells = [row for row in rows if row["metric"] == "found_by_depth"]
     assert [row["length"] for row in cells] == [200] * 12 + [320] * 12
     assert {(row["tests"], row["found"], row["model"], row["method"], row["seed"], row["depths"]) for row in cells} == {

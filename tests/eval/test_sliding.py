@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,12 +40,13 @@ def model_of(table):
 def test_a_bigram_model_by_hand():
     # p(b | a): 0 1 0 0 1 has steps 01, 10, 00, 01 of 3/4, 1/2, 1/4, 3/4: product 9/128; 1 1 has 1/2
     table = [[0.25, 0.75], [0.5, 0.5]]
-    losses = text_losses(model_of(table), [np.array([0, 1, 0, 0, 1]), np.array([1, 1])], 3, 1, rows=2)
+    texts, cut = [np.array([0, 1, 0, 0, 1]), np.array([1, 1])], partial(windows, context=3, stride=1)
+    losses = text_losses(model_of(table), texts, cut, rows=2)
     assert losses.nll.tolist() == pytest.approx([math.log(128 / 9), math.log(2)])
     assert losses.tokens.tolist() == [4, 1]
     assert losses.perplexity == pytest.approx((256 / 9) ** (1 / 5))
     # disjoint windows of 2 see the steps 01 and 00 alone: 3/4 * 1/4
-    losses = text_losses(model_of(table), [np.array([0, 1, 0, 0, 1])], 2, 2, rows=2)
+    losses = text_losses(model_of(table), texts[:1], partial(windows, context=2, stride=2), rows=2)
     assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
 
 
