@@ -196,11 +196,8 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     chosen = flatten(json.loads(json.dumps(non_defaults(experiment), default=to_json)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen["train.precision"] = experiment.train.precision
-    named = {}
-    for key, value in chosen.items():
-        # probe.batch may change at a resume, and yet is part of the name: in bfloat16 some answers depend on it.
-        if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE):
-            named[key] = value
+    # probe.batch may change at a resume, and yet is part of the name: in bfloat16 some answers depend on it.
+    named = {key: chosen[key] for key in chosen if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE)}
     named |= {f"plugins.{Path(path).name}": hash_plugin(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -47,19 +47,15 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     Raises: ConfigError, CheckpointError.
     """
     is_of_run = path.name in (CONFIG, EXPERIMENT)
-    folder = None
-    if is_of_run:
-        folder = path.parent  # with copies of the plugins
-        file = read_run_config(path)
-    else:
-        file = read_yaml(path)
+    file = read_run_config(path) if is_of_run else read_yaml(path)
     if {"parameters", "command"} <= file.keys():
         raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
     changes = flatten(dict(overrides))
     if "plugins" in changes:
         load_plugins(changes["plugins"])
     else:
-        load_plugins(file.get("plugins"), str(path), folder)
+        # A run folder has copies of its plugins.
+        load_plugins(file.get("plugins"), str(path), path.parent if is_of_run else None)
 
     above = nest(changes)
     # An empty section of the file, `model:` with nothing below it, inherits like a missing one.
@@ -78,9 +74,7 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_name(path: Path) -> str:
     """Return the default name of a run: that of its file, or of the folder of a config.yaml."""
-    if path.stem == "config":
-        return path.parent.name
-    return path.stem
+    return path.parent.name if path.stem == "config" else path.stem
 
 
 def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,10 +201,7 @@ def base_for(target_len: int) -> float | None:
     """
     if target_len < min(BASES):
         return None
-    for length, base in BASES.items():
-        if target_len <= length:
-            return base
-    return max(BASES.values())
+    return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))
 
 
 def derive(settings: dict[str, Any], name: str) -> None:

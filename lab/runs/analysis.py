@@ -17,6 +17,7 @@ import glob
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +134,7 @@ class Run:
 
     def contexts(self) -> pd.DataFrame:
         """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
-        rows: list[Record] = []
-        for probe in RunFolder(self.path).probes():
-            rows += list_contexts(probe)
-        return as_table(rows, CONTEXTS)
+        return as_table(chain.from_iterable(list_contexts(probe) for probe in RunFolder(self.path).probes()), CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
         """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
@@ -191,9 +189,7 @@ class Run:
         add_curve(self.recall(), "middle", "score", title, x_title, y_title="gain (nats)")
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
         # Three charts are as wide as a page.
-        lines = []
-        for start in range(0, len(charts), 3):
-            lines.append(hconcat(*charts[start : start + 3]))
+        lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]
         save(vconcat(*lines, title=self.path.resolve().name), picture.path)
         return picture
 
@@ -254,11 +250,8 @@ def tabulate_probes(paths: list[str], last: bool) -> pd.DataFrame:
     for path in paths:
         row = settings[path]
         labels = {"run": Path(path).resolve().name, "seed": row.get("run.seed")}
-        for name in names:
-            labels[name] = row.get(name)
-        probes = []
-        for number, record in enumerate(with_demand(Path(path))):
-            probes.append({**record, **labels, "probe": number})
+        labels |= {name: row.get(name) for name in names}
+        probes = [{**record, **labels, "probe": n} for n, record in enumerate(with_demand(Path(path)))]
         rows += probes[-1:] if last else probes
     return as_table(rows, ["run", "seed", "probe", *names, *PROBES])
 

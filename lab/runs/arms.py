@@ -45,10 +45,7 @@ def read_settings(run: Path) -> Row:
     Raises: ConfigError.
     """
     settings = flatten(read_yaml(run / "config.yaml"))
-    for key, value in settings.items():
-        if isinstance(value, list):
-            settings[key] = str(value)
-    return settings
+    return {key: str(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def find_differences(settings: Mapping[str, Row]) -> list[str]:
@@ -89,14 +86,9 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {}, "b": {"start.path": "a"}, "c": masked})
         {'a': 'base model', 'b': 'unmasked', 'c': 'far-masked'}
     """
-    bases: dict[str, Row] = {}
-    for base in find_bases(settings).values():
-        bases[base] = settings[base]
+    bases = {base: settings[base] for base in find_bases(settings).values()}
     if bases and len(bases) < len(settings):
-        branches = dict(with_bases(settings))
-        for base in bases:
-            del branches[base]
-        names = name_arms(branches)
+        names = name_arms({name: row for name, row in with_bases(settings).items() if name not in bases})
         for name, arm in name_arms(bases).items():
             names[name] = f"{BASE}, {arm}".removesuffix(f", {ONLY}")
         return {name: names[name] for name in settings}  # in the order of the runs
@@ -128,9 +120,7 @@ def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
     times: Counter[str] = Counter()
     for name in names:
         times.update(name.split(", "))
-    common: list[str] = []
-    if len(names) >= FEWEST_ARMS:
-        common = [part for part, n in times.items() if n > len(names) / 2]
+    common = [part for part, n in times.items() if len(names) >= FEWEST_ARMS and n > len(names) / 2]
     short = {}
     for run, name in arms.items():
         parts = [part for part in name.split(", ") if part not in common]

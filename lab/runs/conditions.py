@@ -75,8 +75,5 @@ def name_setting(key: str, value: Any) -> str:
 def define_names(names: Iterable[str]) -> list[str]:
     """List the definitions of the words that occur in names of conditions."""
     text = " ".join(names)
-    lines = []
-    for word, meaning in DEFINITIONS.items():
-        if re.search(rf"(?<![\w-]){word}\b", text):
-            lines.append(f"{word}: {meaning}")
-    return lines
+    words = [word for word in DEFINITIONS if re.search(rf"(?<![\w-]){word}\b", text)]
+    return [f"{word}: {DEFINITIONS[word]}" for word in words]

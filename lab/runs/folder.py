@@ -23,7 +23,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -110,12 +109,12 @@ class RunFolder:
 
         Raises: CheckpointError.
         """
-        return self.read(name, "consumed_tokens")
+        return self.read(name, CONSUMED)
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         write_parts(self.path / name, (json.dumps(record).encode() + b"\n" for record in records))
 
-    def rewind(self, consumed_tokens: int, sizes: Mapping[str, int] = MappingProxyType({})) -> None:
+    def rewind(self, consumed_tokens: int, sizes: Mapping[str, int] = {}) -> None:
         """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there.
 
         `sizes` are the bytes that are whole of records that have lost something.
@@ -163,17 +162,12 @@ class RunFolder:
 
     def probes(self) -> Iterator[Record]:
         """Read the summaries, each the last line of a complete probe."""
-        for record in self.records(PROBES):
-            if "effective_length" in record:
-                yield record
+        return (record for record in self.records(PROBES) if "effective_length" in record)
 
     def last_probe(self) -> int:
         """Read the consumed tokens of the last probe, complete or failed, 0 before the first."""
-        last = 0
-        for record in self.records(PROBES):
-            if "effective_length" in record or "failed" in record:
-                last = max(last, record[CONSUMED])
-        return last
+        ends = ("effective_length", "failed")
+        return max((record[CONSUMED] for record in self.records(PROBES) if record.keys() & ends), default=0)
 
     def write_counts(self, counts: PositionCounts, consumed_tokens: int | None = None) -> None:
         """Save the position frequency, or that at one probe."""

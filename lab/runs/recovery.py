@@ -20,6 +20,7 @@ from lab.core.errors import CheckpointError
 from lab.core.files import file_fault
 from lab.runs.checkpoints import (
     ANEW,
+    CONSUMED,
     MANIFEST,
     PROBES,
     RECORDS,
@@ -195,9 +196,7 @@ def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *,
     """
     if checkpoint is None or find_losses(folder, checkpoint)[1]:
         return False
-    if probes and all(probe["consumed_tokens"] < checkpoint.consumed_tokens for probe in folder.probes()):
+    if probes and all(probe[CONSUMED] < checkpoint.consumed_tokens for probe in folder.probes()):
         return False
-    for record in folder.records("metrics.jsonl"):
-        if record.get("step", 0) >= steps and record["consumed_tokens"] <= checkpoint.consumed_tokens:
-            return True
-    return False
+    at = checkpoint.consumed_tokens
+    return any(line.get("step", 0) >= steps and line[CONSUMED] <= at for line in folder.records("metrics.jsonl"))

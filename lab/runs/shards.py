@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -88,9 +87,7 @@ class ShardWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the small files and publish, on process 0, once all processes have written their tensors."""
-        entries: Files = {}
-        for name, data in self.small.items():
-            entries[name] = write_hashed(self.root / TEMPORARY / name, [data])
+        entries = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
         for part in results:
             for result in part:
                 entries[result.index.fqn] = result.storage_data
@@ -183,11 +180,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def shared_names(model: nn.Module) -> dict[str, str]:
     """Map every other name of a shared weight to its first."""
     first = {parameter: name for name, parameter in model.named_parameters()}
-    shared = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if first[parameter] != name:
-            shared[name] = first[parameter]
-    return shared
+    names = model.named_parameters(remove_duplicate=False)
+    return {name: first[parameter] for name, parameter in names if first[parameter] != name}
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
@@ -242,7 +236,7 @@ def publish(
     run: str,
     written: Files,
     final: Collection[int] = (),
-    records: Mapping[str, FileEntry] = MappingProxyType({}),
+    records: Mapping[str, FileEntry] = {},
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 

@@ -111,16 +111,12 @@ def resolve(path: Path) -> Path:
 def find_home(path: Path) -> Path:
     """Return the folder of the config and the tokenizer, existing or not."""
     folder = resolve(path)
-    if CHECKPOINT_NAME.fullmatch(folder.name):
-        return folder.parent.parent
-    return folder
+    return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
 
 
 def find_tokenizer(path: Path) -> Path | None:
     file = find_home(path) / TOKENIZER
-    if file.is_file():
-        return file
-    return None
+    return file if file.is_file() else None
 
 
 def is_hub_id(path: Path) -> bool:

@@ -204,19 +204,15 @@ def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Laun
 
 def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, str]:
     """List what must be the same on all ranks, by name: settings first, files of code last."""
-    record = {}
-    for key, value in flatten(experiment.to_dict()).items():
-        if key not in OF_A_MACHINE and not key.endswith(PATHS):
-            record[key] = describe_value(value)
-    for key, value in options.items():
-        if isinstance(value, bool):
-            record[f"--{key}"] = str(value)
+    settings = flatten(experiment.to_dict())
+    compared = [key for key in settings if key not in OF_A_MACHINE and not key.endswith(PATHS)]
+    record = {key: describe_value(settings[key]) for key in compared}
+    record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
     record["plugins"] = describe_value(sorted(LOADED))
     record |= versions()
     # The files themselves, not the commit: a wheel has none, and a clone may have changes that are not committed.
-    for path in sorted((ROOT / "lab").rglob("*.py")):
-        record[path.relative_to(ROOT).as_posix()] = digest(path.read_bytes())
-    return record
+    code = sorted((ROOT / "lab").rglob("*.py"))
+    return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
 
 
 def describe_value(value: Any) -> str:

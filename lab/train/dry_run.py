@@ -96,9 +96,8 @@ def read_number(name: str, text: str, most: float, rule: str) -> float:
 
 def needed_here(experiment: Experiment) -> str:
     """List what a run needs on this machine: each here, or missing, and how it comes."""
-    train = experiment.train
-    checks = dict(list_requirements(experiment))
-    if train.accelerator == "gpu":
+    checks = list_requirements(experiment)
+    if experiment.train.accelerator == "gpu":
         checks["GPU"] = partial(device_for, "gpu", "train.accelerator")
     lines = []
     for name, check in checks.items():
@@ -136,9 +135,7 @@ def build_inputs(experiment: Experiment) -> dict[str, Any]:
     """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows."""
     window = experiment.data.window
     tokens = experiment.train.micro_batch_tokens
-    windows: list[int] = []
-    for start in range(0, tokens, window):
-        windows.append(min(window, tokens - start))
+    windows = [min(window, tokens - start) for start in range(0, tokens, window)]
     if experiment.position.distance.method != "plain":
         # Tiles of attention run one by one and free their memory: one window has the peak. The rest is padding.
         windows = windows[:1]
@@ -194,12 +191,9 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * token_bytes
     wall_hours = gpu_hours = "unknown (the peak of float32 is not in the table)"
     if train.bf16:
-        walls, totals = [], []
-        for gpu in PEAK_FLOPS:
-            hours = estimate_hours(experiment, gpu, utilisation)
-            walls.append(f"{hours:,.1f} on {gpu}")
-            totals.append(f"{hours * train.world_size:,.1f} on {gpu}")
-        gpu_hours = ", ".join(totals)
+        hours = {gpu: estimate_hours(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
+        walls = [f"{number:,.1f} on {gpu}" for gpu, number in hours.items()]
+        gpu_hours = ", ".join(f"{number * train.world_size:,.1f} on {gpu}" for gpu, number in hours.items())
         source = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
         both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
         wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, {source}"

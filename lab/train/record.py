@@ -289,12 +289,9 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
     beyond = sum_to_the_end(counts.g())
     window = counts.max_len
     metrics: dict[str, float] = {}
-    for name, position in positions.items():
-        metrics[name] = int(frequency[position])
-    for name, position in positions.items():
-        metrics[f"supervised_{name}"] = supervised[position].item()
-    for name, position in positions.items():
-        metrics[name.replace("f_at", "g_from")] = beyond[position].item()
+    for begin, values in (("f_at", frequency), ("supervised_f_at", supervised), ("g_from", beyond)):
+        for name, position in positions.items():
+            metrics[name.replace("f_at", begin)] = values[position].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)  # from the ceiling of 3L/4 on
     return metrics

@@ -75,15 +75,8 @@ class Assembled:
             profile(self.parts, self.state, profiler, steps)
 
     def build(self) -> None:
-        """Let the processes meet, and build the decoder, the same on every rank, with the weights to start from."""
-        self.connect()
-        fabric, recipe = self.parts.fabric, self.recipe
-        decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(fabric), sharding=recipe.sharding)
-        self.state = set_up(recipe, fabric, decoder)
-
-    def connect(self) -> None:
-        """Let the processes meet, and open the data."""
-        fabric, data = self.parts.fabric, self.parts.data
+        """Let the processes meet, open the data, and build the decoder, the same on every rank."""
+        fabric, data, recipe = self.parts.fabric, self.parts.data, self.recipe
         fabric.launch()
         # The nodes may share a folder of shards or have one each: one process of each prepares what is missing there.
         launch = self.parts.stopping.launch
@@ -91,6 +84,8 @@ class Assembled:
             data.prepare_data()
         fabric.barrier()
         data.setup(launch.rank, launch.world_size)
+        decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(fabric), sharding=recipe.sharding)
+        self.state = set_up(recipe, fabric, decoder)
 
 
 def mesh_of(fabric: Fabric) -> DeviceMesh | None:
@@ -121,7 +116,10 @@ def run_experiment(
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
         start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
-        if is_over(start):
+        probes, steps = experiment.probe is not None, experiment.train.steps
+        ended = launch.is_first and is_finished(start.folder, start.checkpoint, steps, probes=probes)
+        # All ranks take what the first one reads: whether nothing is left to train or probe.
+        if gather("finished", "yes" if ended else "", launch)[0]:
             if launch.is_first:
                 show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
             end_together(launch)
@@ -133,14 +131,6 @@ def run_experiment(
         if launch.is_first:
             show(report(start.folder))
     return 0
-
-
-def is_over(start: Start) -> bool:
-    """Return on all ranks what the first one reads: whether nothing is left to train or probe. A collective call."""
-    experiment, launch = start.experiment, start.launch
-    probes = experiment.probe is not None
-    ended = launch.is_first and is_finished(start.folder, start.checkpoint, experiment.train.steps, probes=probes)
-    return bool(gather("finished", "yes" if ended else "", launch)[0])
 
 
 def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:

@@ -244,9 +244,7 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     device = devices.device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
     compiled, why = devices.choose_compile(train.compile, device)
-    start = ""
-    if checkpoint is not None:
-        start = f"; continues at {checkpoint.consumed_tokens:,} tokens"
+    start = "" if checkpoint is None else f"; continues at {checkpoint.consumed_tokens:,} tokens"
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {device.type} in {train.precision}{start}",
@@ -255,10 +253,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     ]
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
-    for warning in (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)):
-        if warning is not None:
-            lines.append(warning)
-    return "\n".join(lines)
+    warnings = (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment))
+    return "\n".join([*lines, *(warning for warning in warnings if warning is not None)])
 
 
 def room_warning(experiment: Experiment) -> str | None:
