@@ -175,12 +175,6 @@ def test_one_typo_is_one_line(tmp_path, right, wrong):
     check_faults(faults_of(text=text, place=tmp_path), [f"{wrong}: unknown setting; did you mean {meant}?"])
 
 
-def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
-    (tmp_path / "mine.yaml").write_text(TEXT)
-    with pytest.raises(ConfigError, match=rf"; did you mean {tmp_path}/mine.yaml\?$"):
-        load(tmp_path / "mine.yml")
-
-
 def test_a_setting_of_another_member_is_not_answered_with_itself():
     (line,) = faults_of("--data.corpus.name=synthetic", "--data.corpus.path=x")
     assert "data.corpus.path" not in line.partition("; ")[2]

@@ -2,10 +2,8 @@
 
 import json
 
-from lab.fit import SPEC, parse
 from lab.train.run import profile_experiment
-from tests.fits import CONFIG, load, settings_of
-from tests.refusals import refused
+from tests.fits import load, settings_of
 
 
 def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path, capsys):
@@ -18,8 +16,3 @@ def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path
     assert sum(event.get("name") == "lab.backward" and event["cat"] == "user_annotation" for event in events) == 3
     assert any("AdamW.step" in str(event.get("name")) for event in events)
     assert "lab.backward" in (folder / "fit-profile.txt").read_text()
-
-
-def test_a_folder_without_a_profile_is_refused():
-    with refused("-o=out: would be ignored"):
-        parse(SPEC.read([str(CONFIG), "-o", "out"]))
