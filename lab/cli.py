@@ -85,9 +85,7 @@ def page() -> Iterator[str]:
             yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for setting, default, meaning, values in rows:
             section, _, last = setting.rpartition(".")
-            shown = ""
-            if default:
-                shown = f"`{default}`"
+            shown = f"`{default}`" if default else ""
             # Pages link to the members of a union, whose tags have one value.
             if section and last in TAGS and values == default:
                 shown = f'<a id="{section}.{default}"></a>{shown}'

@@ -129,6 +129,9 @@ def replace_unnamed_methods(decoder: Decoder, *, weights_only: bool) -> None:
 
 def export_model(model: OpenedModel, output: Path) -> None:
     """Write a run's model and tokenizer as a Hugging Face folder."""
+    experiment, run = model.experiment, model.folder
+    assert experiment is not None, "a run"
+    assert run is not None, "a run"
     tokenizer = require_tokenizer(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)
@@ -149,12 +152,11 @@ def export_model(model: OpenedModel, output: Path) -> None:
         "tokenizer_config.json": json.dumps(tokenizer_config, indent=2),
         "generation_config.json": json.dumps(ids, indent=2),
     }
-    if model.experiment is not None:
-        files[EXPERIMENT] = model.experiment.to_yaml()
-        for name in model.experiment.plugins:
-            files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.read_plugin(name, model.home or Path())
-    if model.home is not None and (model.home / KEPT).is_file():
-        files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
+    files[EXPERIMENT] = experiment.to_yaml()
+    for name in experiment.plugins:
+        files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.read_plugin(name, run)
+    if (run / KEPT).is_file():
+        files[KEPT] = (run / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)
 
 
@@ -171,10 +173,8 @@ def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     """Write the card of a run's checkpoint into its exported folder."""
     assert model.experiment is not None, "a run"
     tokens = model.consumed_tokens or 0
-    lines = []
-    for key, value in flatten(model.experiment.to_dict()).items():
-        if key.startswith(SHOWN) and value is not None:
-            lines.append(" ".join(f"{key}: {value}".splitlines()))
+    settings = flatten(model.experiment.to_dict()).items()
+    lines = [f"{key}: {value}" for key, value in settings if key.startswith(SHOWN) and value is not None]
     picture = ""
     if plot_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE):
         picture = PICTURE_TEXT.format(picture=PICTURE)
@@ -188,7 +188,7 @@ def write_card(model: OpenedModel, run: Path, output: Path) -> None:
         picture=picture,
         place=json.dumps(output.resolve().name),
         folder=shlex.quote(output.resolve().name),
-        settings="\n".join(lines),
+        settings="\n".join(" ".join(line.splitlines()) for line in lines),
     )
     write_atomic(output / CARD, text.encode())
 
@@ -234,14 +234,12 @@ def describe_reach(run: Path, tokens: int) -> str:
     if not probes or "first_distance" not in probes[-1]:
         return "How far back it retrieves was not measured in training."
     row = probes[-1]
-    reach = shown_reach(row)
     low = shown_length(row["reach_low"], row["first_distance"], ",.1f")
-    high = f"above {row['last_distance']:,}"
-    if row["reach_high"] is not None:
-        high = format(row["reach_high"], ",.1f")
+    above = row["reach_high"]
+    high = f"above {row['last_distance']:,}" if above is None else f"{above:,.1f}"
     return (
-        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{reach} tokens**, within {low} to {high} "
-        f"at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
+        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{shown_reach(row)} tokens**, within {low} "
+        f"to {high} at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
         f"{row['threshold']:g} of hidden numbers is retrieved."
     )
 

@@ -62,9 +62,7 @@ class OpenedModel:
 
     @property
     def model(self) -> Any:
-        if isinstance(self.decoder, Foreign):
-            return self.decoder.model
-        return self.decoder
+        return self.decoder.model if isinstance(self.decoder, Foreign) else self.decoder
 
     @property
     def chat_template(self) -> str | None:
@@ -161,11 +159,9 @@ def open_hugging_face(
 
 def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
-    faults = []
-    for key, value in overrides.items():
-        if key.split(".")[0] != "position":
-            rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
-            faults.append(f"{key}={value}: {rule}")
+    rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
+    others = [key for key in overrides if key.partition(".")[0] != "position"]
+    faults = [f"{key}={overrides[key]}: {rule}" for key in others]
     if faults:
         raise ConfigError(*faults)
     values = nest(overrides)
@@ -174,9 +170,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}
     position = validated(Replaced, values).position
-    if "frequency" in chosen:
-        return position.frequency, position.distance
-    return None, position.distance
+    return position.frequency if "frequency" in chosen else None, position.distance
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:

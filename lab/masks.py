@@ -98,9 +98,7 @@ class WindowMask(Method):
         name = "mask.chunks" if self.method == "causal" else "mask.method"
         # The document mask alone leaves contexts as the data has them.
         is_known = self.method == "document" and self.chunks is None
-        other = None
-        if run.skip is not None:
-            other = "skip.method"
+        other = None if run.skip is None else "skip.method"
         if run.data.schedule is not None and not is_known:
             other = "data.schedule.start"
         if other is not None:
@@ -129,8 +127,7 @@ class WindowMask(Method):
 
     def visible(self, q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
         """Return whether the query sees the key; all arguments broadcast to the shape of the mask."""
-        seen: Tensor = (k_index <= q_index) & (self.group(q_doc) == self.group(k_doc))
-        return seen
+        return (k_index <= q_index) & (self.group(q_doc) == self.group(k_doc))
 
     def rules(self) -> list[str]:
         if self.chunks is None or self.shuffles:

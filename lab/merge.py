@@ -76,9 +76,7 @@ def merge(args: Arguments) -> str:
         raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")
     if args.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
-    shares = (1 / len(paths),) * len(paths)
-    if "weights" in args.settings:
-        shares = options.weights
+    shares = options.weights if "weights" in args.settings else (1 / len(paths),) * len(paths)
     if len(shares) != len(paths):
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
     if options.positions is not None and Path(options.positions) not in paths:
@@ -124,9 +122,8 @@ def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, in
     """Return the model whose positions are kept, and the training window: that of the options, or the longest."""
     positions = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
     train_len: int | None = max(model.train_len for model in models.values())
-    kept = next(iter(models.values()))
-    if options.positions is not None:
-        kept = models[Path(options.positions)]
+    first = next(iter(models))
+    kept = models[Path(options.positions or first)]
     if len(set(positions.values())) > 1:
         if options.positions is None:
             listed = ", ".join(f"{path} has {position}" for path, position in positions.items())

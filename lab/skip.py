@@ -217,13 +217,9 @@ class LongRecipe(Skip):
         others = len(sentence_lengths) - 1
         # The first sentence is in slot 0, so that the others are in slots from 1 on.
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
-        return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
-
-
-def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
-    """Compute the ids of sentences in slots, each free slot one id: (N,), (N,) -> int64 (n_tokens,)."""
-    free = slots - np.arange(len(slots))  # ids skipped before each sentence
-    return np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)
+        slots = np.append(0, np.sort(chosen) + 1)
+        free = slots - np.arange(len(slots))  # ids skipped before each sentence, as each free slot is one id
+        return np.arange(n_tokens, dtype=np.int64) + np.repeat(free, sentence_lengths)
 
 
 SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}

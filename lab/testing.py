@@ -153,13 +153,10 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
     built = validated(method, parameters)
     for seed in SEEDS:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
-        sentences = None
-        if built.needs_sentences:
-            sentences = np.full(n_tokens, 1, dtype=np.int64)
+        sentences = np.ones(n_tokens, np.int64) if built.needs_sentences else None
         first = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
         again = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
-        assert first.dtype == np.int64, "ids must be int64"
-        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
+        assert (first.dtype, first.shape) == (np.int64, (n_tokens,)), f"ids must be int64 of shape ({n_tokens},)"
         assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
         inside = (first >= 0) & (first < built.target_len)
         assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
@@ -177,14 +174,16 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
         targets = np.append(tokens[1:], 0)
         targets[np.cumsum(lengths) - 1] = IGNORE
         distances = built.distances(tokens, targets, lengths)
-        assert distances.dtype == np.int64, "distances must be int64"
-        assert distances.shape == (padded,), f"distances must have the shape ({padded},)"
+        assert (distances.dtype, distances.shape) == (np.int64, (padded,)), (
+            f"distances must be int64 of shape ({padded},)"
+        )
         assert (distances[sum(lengths) :] == 0).all(), "padding must have no evidence"
         for end, length in zip(np.cumsum(lengths), lengths, strict=True):
             run = slice(end - length, end)
             of_run = distances[run]
-            most = np.arange(1, length + 1)
-            assert ((of_run >= 0) & (of_run <= most)).all(), f"evidence must lie in the run: {of_run.tolist()}"
+            assert ((of_run >= 0) & (of_run <= np.arange(1, length + 1))).all(), (
+                f"evidence must lie in the run: {of_run.tolist()}"
+            )
             # A pack's other runs depend on rank and order, and g must not.
             alone = built.distances(tokens[run], targets[run], [length])
             assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"
@@ -195,6 +194,5 @@ def check_corpus(corpus: type[OwnCorpus], **parameters: Any) -> None:
     read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), MOST_TEXTS))  # noqa: E731
     texts = read()
     assert texts, "a corpus must have documents"
-    for text in texts:
-        assert isinstance(text, str), "documents must be text"
+    assert {*map(type, texts)} == {str}, "documents must be text"
     assert texts == read(), "documents must be the same on every call"

@@ -114,9 +114,8 @@ def check_manifest(run: Path) -> None:
         needed = list(OF_A_RUN)
         if checkpoints.candidates(run / "checkpoints"):
             needed.append("metrics.jsonl")
-        for name in needed:
-            if name not in manifest["files"]:
-                faults.append(f"{run / MANIFEST}: does not list {name}; {RESTORE}")
+        missing = [name for name in needed if name not in manifest["files"]]
+        faults += [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing]
     if faults:
         raise CheckpointError("\n".join(faults))
 
@@ -124,9 +123,8 @@ def check_manifest(run: Path) -> None:
 def check_counts(folder: RunFolder) -> None:
     """Compare counts.npz with those of the checkpoints: the newest, or the one before if the run was killed there."""
     counts = folder.path / checkpoints.COUNTS
-    hashes = []
-    for path in checkpoints.candidates(folder.checkpoints):
-        hashes.append(checkpoints.Checkpoint(path).files[checkpoints.COUNTS]["sha256"])
+    saved = map(checkpoints.Checkpoint, checkpoints.candidates(folder.checkpoints))
+    hashes = [checkpoint.files[checkpoints.COUNTS]["sha256"] for checkpoint in saved]
     if not hashes:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
     if not counts.is_file() or sha256(counts) not in hashes:

@@ -132,9 +132,8 @@ def settings_lines(
     lines = [f"{heading} (default; meaning):", ""]
     inside = "."
     for name, field, section, hint in listed:
-        default = json.dumps(default_value(field), default=str)
-        if default_value(field) is MISSING:
-            default = "required"
+        default = default_value(field)
+        default = "required" if default is MISSING else json.dumps(default, default=str)
         meaning = read_docs(section).get(field.name, "")
         indent = "  "
         if times[name] > 1 and field.name in TAGS:
@@ -167,8 +166,7 @@ def describe_values(schema: Mapping[str, Any]) -> str:
         return json.dumps(schema["const"]).strip('"')
     if "enum" in schema:
         return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
-    rules = []
-    for key, sign in SIGNS.items():
-        if schema.get(key, MOST) < MOST:
-            rules.append(f"{sign} {schema[key]:,}".removesuffix(".0"))
+    rules = [
+        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
+    ]
     return f"{schema.get('type', 'any')} {' and '.join(rules)}".rstrip()

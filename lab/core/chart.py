@@ -94,7 +94,9 @@ def plot_rows(
             ends = [x_axis, alt.Y(f"{low}:Q"), alt.Y2(f"{high}:Q")]
             if named_y:
                 ends = [alt.X(f"{low}:Q"), alt.X2(f"{high}:Q"), y_axis]
-            layers.append(plot_limits(kind).encode(*ends, *colors))
+            bars = chart.mark_rule(strokeWidth=1.2, clip=True)
+            limits = chart.mark_area(opacity=0.13, clip=True) if kind == "line" else bars
+            layers.append(limits.encode(*ends, *colors))
     n_texts = 0  # of vertical rules; they are above the chart, one above the other
     for rule in rules:
         if kind != "heat":
@@ -110,14 +112,6 @@ def plot_rows(
     if title:
         full = full.properties(title=alt.TitleParams(title.split("\n"), offset=chart_style.LINE * max(1, n_texts)))
     return full
-
-
-def plot_limits(kind: str) -> Any:
-    """Plot a band around a line, or a bar at each point; encodings give the ends and the colour."""
-    chart = altair().Chart()
-    if kind == "line":
-        return chart.mark_area(opacity=0.13, clip=True)
-    return chart.mark_rule(strokeWidth=1.2, clip=True)
 
 
 def layer(*charts: Any) -> Any:

@@ -111,9 +111,7 @@ def check_path(path: str, option: str = "") -> None:
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
     """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
-    stream = sys.stdout
-    if error:
-        stream = sys.stderr
+    stream = sys.stderr if error else sys.stdout
     stream.write(f"{text}{end}")
     stream.flush()
 
@@ -192,9 +190,7 @@ class Output:
         # A reader that closes a pipe, such as head, has read enough: its command has not failed.
         if not isinstance(error, BrokenPipeError):
             self.lost = True
-            other = sys.stdout
-            if self.name == "stdout":
-                other = sys.stderr
+            other = sys.stderr if self.name == "stdout" else sys.stdout
             with suppress(OSError):
                 reason = f"cannot be written ({error.strerror})"
                 other.write(f"{self.name}: {reason}; its lines are lost, all else goes on\n")

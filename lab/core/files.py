@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,9 +74,7 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
     """Describe how much space a write needs, how much is free, and what to do."""
-    wants = "more"
-    if needed is not None:
-        wants = f"{needed:,} bytes"
+    wants = "more" if needed is None else f"{needed:,} bytes"
     fix = f"make room on this disk, or check it, and {AGAIN}"
     return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {fix}"
 
@@ -178,9 +177,8 @@ def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
 
 def check_sizes(folder: Path, files: Mapping[str, FileEntry], fix: str, *, hashes: bool = False) -> None:
     """Reject a folder in which a file of its manifest is missing, or has another size or, with `hashes`, SHA-256."""
-    for name, entry in files.items():
-        if fault := file_fault(folder / name, entry, hashes=hashes):
-            raise DataError(f"{folder / name}: {fault}; {fix}")
+    for fault in faults_in(folder, files, unread=() if hashes else ALL):
+        raise DataError(f"{fault}; {fix}")
 
 
 def faults_in(
@@ -200,15 +198,12 @@ def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: 
     if not path.is_file():
         return "is missing"
     size = path.stat().st_size
-    first = None
-    if grows:
-        first = expected["bytes"]
     if size != expected["bytes"] and not (grows and size > expected["bytes"]):
         return f"has {size:,} bytes, its manifest records {expected['bytes']:,}"
     if not hashes:
         return None
     try:
-        digest = sha256(path, first)
+        digest = sha256(path, expected["bytes"])
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if digest != expected["sha256"]:
@@ -216,17 +211,15 @@ def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: 
     return None
 
 
-def sha256(path: Path, first: int | None = None) -> str:
+def sha256(path: Path, first: int = sys.maxsize) -> str:
     """Return the SHA-256 of a file, or of its `first` bytes, in hexadecimal."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        if first is None:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        digest = hashlib.sha256()
         # In parts, because records of a long run can be larger than the memory.
-        while first and (part := file.read(min(first, PART_BYTES))):
+        while part := file.read(min(first, PART_BYTES)):
             digest.update(part)
             first -= len(part)
-        return digest.hexdigest()
+    return digest.hexdigest()
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | None = None) -> FileEntry:

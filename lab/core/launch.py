@@ -60,8 +60,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     if "TORCHELASTIC_RUN_ID" not in environment:
         return Launch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    rank, local_rank, world_size, local_world_size = (int(environment[name]) for name in names)
-    return Launch(rank, local_rank, world_size, local_world_size, by_torchrun=True)
+    return Launch(*[int(environment[name]) for name in names], by_torchrun=True)
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
@@ -93,9 +92,7 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
             # Ranks wake at the same multiples of POLL_S, so that none of them misses the end that another one sees.
             time.sleep(POLL_S - time.time() % POLL_S)
         if launch.local_rank == 0:
-            what = "nothing was trained"
-            if begun.is_set():
-                what = "saving"
+            what = "saving" if begun.is_set() else "nothing was trained"
             with suppress(OSError):
                 show(f"torchrun of rank {launch.rank} has ended; {what}", error=True)
         if not begun.is_set():
@@ -121,9 +118,7 @@ def has_store(environment: Mapping[str, str]) -> bool:
 def count_processes(environment: Mapping[str, str], name: str) -> int:
     """Read a number of processes from a variable, 1 where it is missing or no number."""
     text = environment.get(name, "")
-    if text.isdecimal():
-        return int(text)
-    return 1
+    return int(text) if text.isdecimal() else 1
 
 
 def check_copies(environment: Mapping[str, str], fix: str) -> None:
@@ -190,9 +185,7 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
 
 def order_by_cause(exitcode: int) -> int:
     """Order how ranks ended, causes first: a kill, a rank that failed or lost a killed one, torchrun's SIGTERM."""
-    if exitcode == -signal.SIGTERM:
-        return 2
-    return int(exitcode >= 0)
+    return 2 if exitcode == -signal.SIGTERM else int(exitcode >= 0)
 
 
 def cores() -> int:

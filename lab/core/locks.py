@@ -33,11 +33,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """
     with writing(str(path), "folder"), on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        timeout = GRACE_S
-        if wait:
-            timeout = -1
         # filelock's soft lock is a file that a killed process leaves behind, so that nobody could ever take it.
-        lock = FileLock(path, timeout=timeout, fallback_to_soft=False)
+        lock = FileLock(path, timeout=-1 if wait else GRACE_S, fallback_to_soft=False)
         try:
             lock.acquire(poll_interval=POLL_S)
         except Timeout:

@@ -51,9 +51,7 @@ def load_plugin(path: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's code can raise anything
         del sys.modules[name]
-        line = ""
-        if isinstance(error, SyntaxError):
-            line = f", line {error.lineno}"
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"plugins={path}: {type(error).__name__}{line} ({first_line(error)}); correct it") from error
     add_classes(module, f"plugins={path}")
     for _, section in find_classes(module):
@@ -70,9 +68,7 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return  # rejected later, with the other settings
     for name in names:
-        path = Path(name)
-        if folder is not None:
-            path = folder / KEPT / path.name
+        path = Path(name) if folder is None else folder / KEPT / Path(name).name
         if file is not None and hash_plugin(path) not in LOADED:
             check_trusted(str(path), f"is code that {file} names", "add --trust (in Python: lab.load_plugin)")
         load_plugin(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import itertools
 import json
 import re
 import textwrap
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -150,19 +150,14 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
         if items[0]["type"] in MISSPELT:
             items = [item for item in items if item["type"] not in ABSENT]
-        lines: list[str] = []
-        for item in items:
-            lines += fault_lines(root, item)
-        raise ConfigError(*dict.fromkeys(lines)) from None
+        raise ConfigError(*dict.fromkeys(chain.from_iterable(fault_lines(root, item) for item in items))) from None
     finally:
         IS_CHECKING.reset(token)
 
 
 def default_value(field: Field[Any]) -> Any:
     """Return the default of a field, or MISSING."""
-    if field.default_factory is MISSING:
-        return field.default
-    return field.default_factory()
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def non_defaults(section: Any) -> dict[str, Any]:
@@ -200,9 +195,8 @@ def fault_lines(root: Any, item: Any) -> list[str]:
         return [f"{dotted}: unknown setting; {suggest_setting(root, section, keys)}"]
     if error.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
-        fix = "name the file that defines it in plugins"
-        if members := list_members(hint):
-            fix = suggest(tag, members)
+        members = list_members(hint)
+        fix = suggest(tag, members) if members else "name the file that defines it in plugins"
         return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {fix}"]
     meaning = ""
     if keys:
@@ -283,7 +277,7 @@ def read_docs(section: Any) -> dict[str, str]:
         if not issubclass(base, Section):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for field, after in itertools.pairwise(body):
+        for field, after in pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
                 docs[ast.unparse(field.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
     return docs

@@ -11,9 +11,7 @@ def is_command() -> bool:
 
     Python sets the first argument to `-m` while it imports the package of the module that it is about to run.
     """
-    if sys.argv[:1] != ["-m"]:
-        return False
-    if "-m" not in sys.orig_argv:
+    if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv:
         return False
     return sys.orig_argv[sys.orig_argv.index("-m") + 1].startswith(("lab.", "eval."))
 

@@ -59,9 +59,7 @@ def parse_yaml(text: str, name: str) -> Any:
         return yaml.load(text)
     except (YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = ""
-        if mark:
-            line = f" line {mark.line + 1}:"
+        line = f" line {mark.line + 1}:" if mark else ""
         raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
 
 
@@ -121,6 +119,4 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def part(values: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a section; an empty one if it is missing, null, or no section."""
     section = values.get(key)
-    if isinstance(section, dict):
-        return section
-    return {}
+    return section if isinstance(section, dict) else {}

@@ -99,11 +99,9 @@ def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
         module, models = "eval.impact", [settings.pop("base"), settings.pop("tuned")]
     else:
         module, models = "lab.merge", settings.pop("models")
-    words = [sys.executable, "-m", module, *models]
-    for key, value in settings.items():
-        if value is not None:
-            words.append(f"--{key}={json.dumps(value)}")
-    return Job(stage.name, [*words, "-o", str(resolved.recipe.path(stage))])
+    options = [f"--{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
+    output = ["-o", str(resolved.recipe.path(stage))]
+    return Job(stage.name, [sys.executable, "-m", module, *models, *options, *output])
 
 
 def carry_out(args: Arguments) -> int:

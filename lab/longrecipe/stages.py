@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -120,11 +121,8 @@ class Recipe(Section):
     @property
     def stages(self) -> dict[str, Stage]:
         """The stages of all methods, by name, in the order they run."""
-        stages = {}
-        for method in self.methods:
-            for stage in list_stages(method):
-                stages[stage.name] = stage
-        return stages
+        listed = chain.from_iterable(map(list_stages, self.methods))
+        return {stage.name: stage for stage in listed}
 
     def path(self, stage: Stage, kind: str | None = None) -> Path:
         return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder
@@ -190,8 +188,7 @@ def collecting(faults: list[str], stage: str) -> Iterator[None]:
     try:
         yield
     except LabError as error:
-        for line in str(error).splitlines():
-            faults.append(f"{stage}.{line}")
+        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
 
 
 def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:

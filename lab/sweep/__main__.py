@@ -19,7 +19,7 @@ The exit status is 1 where a run failed and the others are done.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,8 @@ class Progress:
         return f"{self.run.path.name}  {settings}  {self.name}  {self.reason}".rstrip()
 
 
-def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
-    """Train all unfinished runs, and return the exit status and the state of each."""
+def train(runs: Sequence[PlannedRun], jobs: int) -> int:
+    """Train all unfinished runs, list what became of each, and return the exit status."""
     states = {str(run.path): Progress(run) for run in runs}
 
     # Asked as late as possible: another sweep may train the run by then.
@@ -102,15 +102,16 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
 
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
+    show(table(states.values()))
     names = {state.name for state in states.values()}
     # A run may be finished although its process failed: the states count. Stopped comes before failed, because the same
     # command has something left to do.
     if status == EXIT_STOPPED or names & {"elsewhere", "stopped"}:
-        return EXIT_STOPPED, list(states.values())
-    return EXIT_FAILURE if "failed" in names else 0, list(states.values())
+        return EXIT_STOPPED
+    return EXIT_FAILURE if "failed" in names else 0
 
 
-def table(states: Sequence[Progress]) -> str:
+def table(states: Collection[Progress]) -> str:
     """List the runs, and count them by state."""
     lines = [state.line() for state in states]
     counts = Counter(state.name for state in states)
@@ -121,15 +122,11 @@ def table(states: Sequence[Progress]) -> str:
 def work(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
-    own, of_runs, faults = {}, {}, []
-    for key, value in args.settings.items():
-        if key in names:
-            own[key] = value
-            continue
-        # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
-        of_runs[key] = value
-        if (near := suggest(key, names, "-")) != "-":
-            faults.append(f"--{key}: unknown option; {near}")
+    of_runs = dict(args.settings)
+    own = {name: of_runs.pop(name) for name in names if name in of_runs}
+    # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
+    suggestions = {key: suggest(key, names, "-") for key in of_runs}
+    faults = [f"--{key}: unknown option; {near}" for key, near in suggestions.items() if near != "-"]
     options = read_options(SweepOptions, own, faults)
     runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
@@ -137,10 +134,7 @@ def work(args: Arguments) -> int:
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
     if args.options.dry_run:
-        states = [Progress(run) for run in runs]
-        for state in states:
-            if is_finished(state.run.experiment):
-                state.name = "finished"
+        states = [Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]
         show(f"{table(states)}\n")
         for run in runs:
             show(shlex.join(run.words(options.jobs)))
@@ -150,9 +144,7 @@ def work(args: Arguments) -> int:
     # They count the processes of this command, for which lab.fit would take its own.
     for name in (*COPIES, *ALLOCATED):
         os.environ.pop(name, None)
-    status, states = train(runs, options.jobs)
-    show(table(states))
-    return status
+    return train(runs, options.jobs)
 
 
 SPEC = CommandSpec(

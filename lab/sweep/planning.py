@@ -67,17 +67,16 @@ class SweepFile(Section):
         """Reject random samples without an end, grids over real numbers, and too many runs."""
         if not self.parameters:
             return ["parameters={}: must hold settings by dotted name; for instance run.seed"]
-        size: float = 1
-        if self.method == "random":
-            if self.run_cap is None:
-                return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
-            size = math.inf
-        else:
+        size = self.run_cap
+        if self.method == "grid":
             for name, parameter in self.parameters.items():
                 if not parameter.choices:
                     return [f"parameters.{name}: has no list of values for method: grid; give values, or use random"]
-                size *= len(parameter.choices)
-        if min(size, self.run_cap or math.inf) > MOST_RUNS:
+            combinations = math.prod(len(parameter.choices) for parameter in self.parameters.values())
+            size = min(combinations, self.run_cap or combinations)
+        if size is None:
+            return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
+        if size > MOST_RUNS:
             return [f"parameters: make more than {MOST_RUNS:,} runs; give fewer values, or lower run_cap"]
         return []
 

@@ -66,7 +66,7 @@ def train(place, modes, jobs):
     jobs_module.POLL_S = 0.01
     jobs_module.COPY_S = 0.05
     schedule.is_finished = lambda path: (path / "done").exists()
-    sys.exit(schedule.train(runs(place, *modes), jobs)[0])
+    sys.exit(schedule.train(runs(place, *modes), jobs))
 
 
 @contextmanager
@@ -125,16 +125,14 @@ def test_no_run_outlives_a_killed_sweep(tmp_path):
         wait_for(lambda: not running(tmp_path), "a run outlives its sweep")
 
 
-def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch):
+def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(jobs_module, "POLL_S", 0.01)
     monkeypatch.setattr(schedule, "is_finished", lambda path: (path / "done").exists())
-    status, states = schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
-    assert status == 1
-    assert [state.name for state in states] == ["finished", "failed", "finished"]
-    *_, third, _, count = schedule.table(states).splitlines()
-    assert third.endswith("status 1: ValueError: planted")
-    assert count == "3 runs: 1 failed, 2 finished"
-    assert schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3)[0] == 0
+    assert schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1) == 1
+    failed = "run_1    failed  status 1: ValueError: planted"
+    listed = ["run_0    finished", failed, "run_2    finished", "3 runs: 1 failed, 2 finished"]
+    assert capsys.readouterr().out.splitlines() == listed
+    assert schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3) == 0
     assert [len(lines(tmp_path, run, "starts")) for run in range(3)] == [1, 2, 1]
 
 
