@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from unittest.mock import Mock
 
 import pytest
 
@@ -178,29 +179,20 @@ def test_every_path_and_name_is_text():
 BARRED = f"see its permissions, and `ulimit -n`, and {AGAIN}"
 
 
-def raising(error):
-    def work(words):
-        raise error
+ENDS = [  # what the work returns or raises, the status, and what is printed
+    ("done", 0, "done\n", ""),
+    (7, 7, "", ""),
+    (ConfigError("a=1: no; b", "c=2: no; d"), 2, "", "a=1: no; b\nc=2: no; d\n"),
+    (OSError(13, "reason", "a/b"), 2, "", f"a/b: cannot be used (reason); {BARRED}\n"),
+    (OSError(24, "reason", "a/b"), 2, "", f"a/b: cannot be used (reason); {BARRED}\n"),
+    (KeyboardInterrupt(), 75, "", "stopped; nothing was written\n"),
+    (KeyboardInterrupt("half is kept"), 75, "", "half is kept\n"),
+]
 
-    return work
 
-
-@pytest.mark.parametrize(
-    ("work", "status", "out", "err"),
-    [
-        (lambda words: "done", 0, "done\n", ""),
-        (lambda words: 7, 7, "", ""),
-        (raising(ConfigError("a=1: no; b", "c=2: no; d")), 2, "", "a=1: no; b\nc=2: no; d\n"),
-        *(
-            (raising(OSError(number, "reason", "a/b")), 2, "", f"a/b: cannot be used (reason); {BARRED}\n")
-            for number in (13, 24)
-        ),
-        (raising(KeyboardInterrupt()), 75, "", "stopped; nothing was written\n"),
-        (raising(KeyboardInterrupt("half is kept")), 75, "", "half is kept\n"),
-    ],
-)
-def test_statuses(work, status, out, err, capsys):
-    assert command.run(CommandSpec(), work, ["x"]) == status
+@pytest.mark.parametrize(("end", "status", "out", "err"), ENDS)
+def test_statuses(end, status, out, err, capsys):
+    assert command.run(CommandSpec(), Mock(side_effect=[end]), ["x"]) == status
     assert capsys.readouterr() == (out, err)
 
 

@@ -127,9 +127,7 @@ def test_every_missing_package_is_in_the_extra_that_its_message_names():
         if isinstance(package, str):
             assert canonicalize_name(package) in names(extra), (file, package, extra)
     assert "xformers" in names("gpu")  # what lab.model.backends names, beside flash-attn
-
-
-def test_no_extra_needs_a_package_that_pip_cannot_build_in_isolation():
+    # which pip cannot build in isolation
     assert "flash-attn" not in set().union(*map(names, EXTRAS))
 
 
@@ -143,10 +141,8 @@ def test_every_installation_line_names_extras_that_exist(path):
 
 
 def test_the_lock_holds_what_the_training_page_installs_at_the_versions_of_the_tests():
-    lock, (hashed,) = (
-        (ROOT / "requirements.lock").read_text(),
-        re.findall(r"`(pip install --require-hashes[^`]*)`", TRAINING),
-    )
+    lock = (ROOT / "requirements.lock").read_text()
+    (hashed,) = re.findall(r"`(pip install --require-hashes[^`]*)`", TRAINING)
     assert hashed.endswith(" requirements.lock")
     extras = [extra for line in INSTALL.findall(TRAINING) for extra in asked_for(line)]
     for need in needed_by(*extras):

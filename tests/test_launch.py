@@ -10,13 +10,8 @@ from lab.core.launch import Launch, find_launch, needs_torchrun, order_by_cause
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused
 
-WORKER = {  # the fourth worker of torchrun on the second of two nodes
-    "TORCHELASTIC_RUN_ID": "a",
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_WORLD_SIZE": "2",
-}
+# The fourth worker of torchrun on the second of two nodes.
+WORKER = {"TORCHELASTIC_RUN_ID": "a", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
 
 
@@ -53,12 +48,10 @@ def test_the_first_cause_is_the_rank_that_was_killed():
 
 
 def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nprintf \'%s\\n\' "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"\nkill -USR1 $PPID\nexit 75\n')
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text("#!/bin/sh\necho node7\n")
-    for file in (srun, scontrol):
-        file.chmod(0o755)
+    srun = 'printf \'%s\\n\' "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"\nkill -USR1 $PPID\nexit 75'
+    for name, code in (("srun", srun), ("scontrol", "echo node7")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / name).chmod(0o755)
     slurm = {"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "12", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[7-8]"}
     variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_GPUS_PER_NODE": "8", **slurm}
     words = ["bash", "configs/slurm_tiny.sh", "configs/tiny_4k.yaml", "--run.name=a b"]

@@ -53,12 +53,7 @@ def test_a_run_folder_and_a_checkpoint_named_from_anywhere(run, monkeypatch):
     assert open_model(".").name == "tiny"
 
 
-LOADED = """
-import sys
-from lab.loading import open_model
-open_model(sys.argv[1])
-print(*sys.modules)
-"""
+LOADED = "import sys; from lab.loading import open_model; open_model(sys.argv[1]); print(*sys.modules)"
 SLOW_TO_IMPORT = "lightning pandas altair transformers datasets wandb lm_eval sympy torch._dynamo"
 SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.distributed.fsdp scipy.stats"
 

@@ -21,20 +21,13 @@ def text_words(tmp_path):
     for name in "abc":
         rows = [json.dumps({"text": f"document {name} {k} about nothing"}) for k in range(30)]
         (tmp_path / "corpus" / f"{name}.jsonl").write_text("\n".join([*rows, "", "no JSON"]))
-    return (
-        CONFIG,
-        "--data.corpus.name=text",
-        f"--data.corpus.path={tmp_path / 'corpus'}",
-        f"--data.folder={tmp_path / 'shards'}",
-    )
+    corpus = ("--data.corpus.name=text", f"--data.corpus.path={tmp_path / 'corpus'}")
+    return (CONFIG, *corpus, f"--data.folder={tmp_path / 'shards'}")
 
 
 def shards(tmp_path):
-    return {
-        str(path.relative_to(tmp_path)): path.read_bytes()
-        for path in sorted((tmp_path / "shards").rglob("*"))
-        if path.is_file()
-    }
+    files = [path for path in (tmp_path / "shards").rglob("*") if path.is_file()]
+    return {path.relative_to(tmp_path): path.read_bytes() for path in files}
 
 
 SHARE, WHOLE = "must be I/N with 0 <= I < N; for instance", "must be a whole number >= 1; "
@@ -59,9 +52,8 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
     done = prepare(*text_words, "--workers=1")
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
-    told = re.fullmatch(
-        r"(\S+): (\d+) documents, ([\d,]+) tokens to train on, ([\d,]+) held out; left out: 3 not JSON", line
-    )
+    counted = r"(\d+) documents, ([\d,]+) tokens to train on, ([\d,]+) held out"
+    told = re.fullmatch(rf"(\S+): {counted}; left out: 3 not JSON", line)
     assert told, line
     counts = [json.loads(path.read_text())["splits"] for path in Path(told[1]).glob("task-*/manifest.json")]
     assert len(counts) == 3

@@ -129,16 +129,11 @@ def append(name, text):
     return lambda folder: (folder / name).write_text((folder / name).read_text() + text)
 
 
+ORDER = "metrics.jsonl: consumed_tokens or steps do not increase"
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
-    "order": (
-        write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
-        "metrics.jsonl: consumed_tokens or steps do not increase",
-    ),
-    "more_records": (
-        append("metrics.jsonl", '{"step": 2, "consumed_tokens": 9000}\n'),
-        "metrics.jsonl: consumed_tokens or steps do not increase",
-    ),
+    "order": (write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'), ORDER),
+    "more_records": (append("metrics.jsonl", '{"step": 2, "consumed_tokens": 9000}\n'), ORDER),
     "counts": (write("counts.npz", "x"), "counts.npz: is not that of a checkpoint"),
     "no_checkpoint": (drop("checkpoints"), ": holds no checkpoint"),
     "file_more": (write(f"{LAST}/more.bin", ""), f"{LAST}/more.bin: is not listed in manifest.json"),

@@ -86,22 +86,21 @@ def test_another_method_is_written_in_place_of_the_runs_own(prepared, tmp_path):
     assert_same_logits(ours, opened(tmp_path / "out"))
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (["{run}"], "-o: must be given"),
-        (["{llama}", "-o", "{run}/out"], "{llama}: is a Hugging Face folder already"),
-        (["{run}", "-o", "{run}"], "{run}: is not empty"),
-        (["{run}", "-o", "{run}/config.yaml/x"], "{run}/config.yaml/x: cannot be written ("),
-        (["{run}", "--data.folder=/nowhere", "-o", "{run}/out"], "tokenizer.json: missing"),
-    ],
-    ids=["no_output", "hugging_face", "not_empty", "unwritable", "no_tokenizer"],
-)
+REFUSALS = {
+    "{run}": "-o: must be given",
+    "{llama} -o {run}/out": "{llama}: is a Hugging Face folder already",
+    "{run} -o {run}": "{run}: is not empty",
+    "{run} -o {run}/config.yaml/x": "{run}/config.yaml/x: cannot be written (",
+    "{run} --data.folder=/nowhere -o {run}/out": "tokenizer.json: missing",
+}
+
+
+@pytest.mark.parametrize(("words", "fault"), REFUSALS.items(), ids=REFUSALS)
 def test_refusals(words, fault, prepared, tmp_path, capsys):
     places = {"run": write_run(tmp_path / "run", prepared), "llama": tmp_path / "llama"}
     places["llama"].mkdir()
     (places["llama"] / "config.json").write_text("{}")
-    assert main([word.format(**places) for word in words]) == 2
+    assert main(words.format(**places).split()) == 2
     check_faults(capsys.readouterr().err.splitlines(), [fault.format(**places)])
     assert not (places["run"] / "out").exists()
 

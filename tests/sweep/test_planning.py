@@ -91,8 +91,6 @@ SPACE = {
     "optim.beta2": {"value": 0.9},
     "run.seed": {"min": 3, "max": 9},
 }
-
-
 SAMPLES = {  # at the probability 0.3, by the definitions on wandb's page
     "uniform": ({"min": 2, "max": 4}, 2.6),
     "int_uniform": ({"min": 1, "max": 10}, 3),
@@ -110,10 +108,7 @@ def test_a_distribution_means_what_it_means_to_wandb(distribution):
 
 
 def test_nested_parameters_are_settings_of_sections(planned):
-    nested = {
-        "optim": {"parameters": {"lr": {"values": [1e-3, 2e-3]}}},
-        "data": {"parameters": {"window": {"value": 96}}},
-    }
+    nested = {"optim": {"parameters": {"lr": {"values": [1e-3, 2e-3]}}}, "data.window": {"value": 96}}
     assert [run.swept for run in planned(nested)] == [{"data.window": 96, "optim.lr": lr} for lr in (1e-3, 2e-3)]
 
 
