@@ -156,7 +156,8 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
         sentences = np.ones(n_tokens, np.int64) if built.needs_sentences else None
         first = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
         again = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
-        assert (first.dtype, first.shape) == (np.int64, (n_tokens,)), f"ids must be int64 of shape ({n_tokens},)"
+        assert first.dtype == np.int64, "ids must be int64"
+        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
         assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
         inside = (first >= 0) & (first < built.target_len)
         assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
@@ -174,9 +175,8 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
         targets = np.append(tokens[1:], 0)
         targets[np.cumsum(lengths) - 1] = IGNORE
         distances = built.distances(tokens, targets, lengths)
-        assert (distances.dtype, distances.shape) == (np.int64, (padded,)), (
-            f"distances must be int64 of shape ({padded},)"
-        )
+        assert distances.dtype == np.int64, "distances must be int64"
+        assert distances.shape == (padded,), f"distances must have the shape ({padded},)"
         assert (distances[sum(lengths) :] == 0).all(), "padding must have no evidence"
         for end, length in zip(np.cumsum(lengths), lengths, strict=True):
             run = slice(end - length, end)

@@ -60,7 +60,8 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     if "TORCHELASTIC_RUN_ID" not in environment:
         return Launch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    return Launch(*[int(environment[name]) for name in names], by_torchrun=True)
+    rank, local_rank, world_size, local_world_size = (int(environment[name]) for name in names)
+    return Launch(rank, local_rank, world_size, local_world_size, by_torchrun=True)
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
