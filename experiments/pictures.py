@@ -9,6 +9,7 @@ The last step writes results/contact_sheet.png: all pictures of the pages, and t
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,31 +45,30 @@ COMMANDS = {  # that plot a picture, the last one in the folder {out}
 }
 
 
-def plot_picture(name: str) -> int:
-    """Run the commands of a picture, copy it to the pages, and return the exit status."""
+def run(words: Sequence[str]) -> None:
+    """Run a module. If it fails, exit with its status; it has printed why."""
+    if status := subprocess.run([sys.executable, "-m", *words], check=False).returncode:
+        raise SystemExit(status)
+
+
+def plot_picture(name: str) -> None:
+    """Run the commands of a picture and copy it to the pages."""
     with TemporaryDirectory() as out:
         for command in COMMANDS[name]:
-            words = shlex.split(command.format(out=out))
-            status = subprocess.run([sys.executable, "-m", *words], check=False).returncode
-            if status:
-                return status
+            run(shlex.split(command.format(out=out)))
         # A command may write several pictures; one that has the name of the page's is preferred.
         (picture,) = [*Path(out).glob(f"{name}.png")] or Path(out).glob("*.png")
         image = Image.open(picture).convert("RGB")
         image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
         # The repository takes no large files: few colours make a smaller file.
         image.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
-    return 0
 
 
-def write_sheet(path: Path) -> int:
-    """Write the pictures of the pages and of a report on one sheet, and return the exit status."""
+def write_sheet(path: Path) -> None:
+    """Write the pictures of the pages and of a report on one sheet."""
     with TemporaryDirectory() as out:
         report = Path(out) / "report.png"
-        words = ["-m", "eval.report", *map(str, sorted(RECORDS.glob("*.xz"))), "-o", str(report)]
-        status = subprocess.run([sys.executable, *words], check=False).returncode
-        if status:
-            return status
+        run(["eval.report", *map(str, sorted(RECORDS.glob("*.xz"))), "-o", str(report)])
         images = []
         for picture in [*sorted(DOCS.glob("*.png")), report]:
             image = Image.open(picture).convert("RGB")
@@ -83,22 +83,19 @@ def write_sheet(path: Path) -> int:
     path.parent.mkdir(exist_ok=True)
     sheet.crop((0, 0, sheet.width, max(heights))).save(path)
     print(f"look at {path}")
-    return 0
 
 
-def main() -> int:
+def main() -> None:
     """Plot the pictures named on the command line, or all."""
-    names = sys.argv[1:] or [*COMMANDS]
+    names = sys.argv[1:] or COMMANDS
     for name in names:
         if name not in COMMANDS:
             print(f"{name}: no picture of the pages; use one of {', '.join(COMMANDS)}", file=sys.stderr)
-            return 2
+            raise SystemExit(2)
     for name in names:
-        status = plot_picture(name)
-        if status:
-            return status
-    return write_sheet(SHEET)
+        plot_picture(name)
+    write_sheet(SHEET)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

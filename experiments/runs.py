@@ -1,6 +1,7 @@
 """What experiments share: settings of their runs, a command line, and training and evaluating several at once."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.sweep.jobs import Job, is_finished, run_jobs
-from lab.sweep.planning import PlannedRun
+from lab.sweep.planning import PlannedRun, plan_command
 
 Config = dict[str, Any]
 START = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
@@ -33,13 +34,28 @@ def make_parser(description: str | None, jobs: int = 2) -> argparse.ArgumentPars
     return parser
 
 
-def show_results(parser: argparse.ArgumentParser, show: Callable[[], None]) -> int:
-    """Print and plot results, and return the exit status; without records the command line ends in a line."""
-    try:
-        show()
-    except LabError as error:
-        parser.error(str(error))
-    return 0
+def read_options(parser: argparse.ArgumentParser, show: Callable[[Path | None], None]) -> argparse.Namespace:
+    """Read the command line; with --results show them and exit, without records in a line."""
+    options = parser.parse_args()
+    if options.results:
+        try:
+            show(options.folder)
+        except LabError as error:
+            parser.error(str(error))
+        parser.exit()
+    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
+    return options
+
+
+def branch_settings(name: str, seed: int, base: PlannedRun, tokens: int) -> Config:
+    """Return the settings of a run that starts from a base model, whose run folder it reads."""
+    settings = {"run.name": name.replace(" ", "_"), "run.seed": BRANCH_SEED + seed}
+    return {**settings, "start.path": str(base.path), "train.tokens": tokens}
+
+
+def plan_run(folder: Path, settings: Config) -> PlannedRun:
+    """Plan a run in a folder."""
+    return plan_command(START, {**COMMON, "run.folder": str(folder), **settings}, {})
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:

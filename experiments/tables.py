@@ -22,11 +22,8 @@ def find_tables(folder: Path, names: Iterable[str]) -> list[Path]:
 
     Raises: ConfigError if there are none.
     """
-    tables = []
-    for name in names:
-        table = folder / f"{name}.jsonl.xz"
-        if table.exists():
-            tables.append(table)
+    tables = [folder / f"{name}.jsonl.xz" for name in names]
+    tables = [table for table in tables if table.exists()]
     if not tables:
         raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
     return tables
@@ -40,11 +37,11 @@ def read_tests(run: Path) -> Iterator[Row]:
 
 def pack(runs: Iterable[Path], table: Path) -> None:
     """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
-    lines = []
+    text = ""
     for run in sorted(runs):
         for record in read_files(run):
-            lines.append(json.dumps(record, separators=(",", ":")) + "\n")
-    write_atomic(table, lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
+            text += json.dumps(record, separators=(",", ":")) + "\n"
+    write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_files(run: Path) -> Iterator[dict[str, Any]]:

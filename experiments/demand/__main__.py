@@ -11,13 +11,13 @@ crash the same command continues. Runs are in runs/demand.
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
-import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from experiments.demand.plans import PLANS, plan_base, plan_branches
 from experiments.demand.results import describe
-from experiments.runs import make_parser, run_each, show_results, train
+from experiments.runs import make_parser, read_options, run_each, train
 from experiments.tables import pack
 from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun
@@ -28,11 +28,7 @@ DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = make_parser(__doc__)
-    options = parser.parse_args()
-    if options.results:
-        return show_results(parser, lambda: describe(RECORDS, options.folder))
-    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
+    options = read_options(make_parser(__doc__), partial(describe, RECORDS))
     for name in PLANS:
         if status := run_table(name, options.jobs):
             return status

@@ -8,10 +8,10 @@ decay are those of a run of 1M tokens. All compute in bfloat16, attention in flo
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.runs import BRANCH_SEED, COMMON, START, Config
-from lab.sweep.planning import PlannedRun, plan_command
+from experiments.runs import Config, branch_settings, plan_run
+from lab.sweep.planning import PlannedRun
 
-SETTINGS: Config = {**COMMON, "probe.step": 96, "data.corpus.log_std": 0.8}
+SETTINGS: Config = {"probe.step": 96, "data.corpus.log_std": 0.8}
 BASE_TOKENS, BRANCH_TOKENS = 3_000_000, 1_000_000
 BASE = "base"
 GAPS: Config = {"skip": {"method": "pose", "target_len": 384}}
@@ -84,7 +84,7 @@ PREDICTIONS = (
 def plan_base(table: str, seed: int, folder: Path) -> PlannedRun:
     """Plan a base model."""
     own = {"run.name": f"{table}-{seed}-{BASE}", "run.seed": seed, "train.tokens": BASE_TOKENS}
-    return plan_run({**own, **PLANS[table].arms[BASE]}, seed, folder)
+    return plan_run(folder, {**SETTINGS, "data.corpus.seed": seed, **own, **PLANS[table].arms[BASE]})
 
 
 def plan_branches(table: str, seed: int, base: PlannedRun, folder: Path) -> list[PlannedRun]:
@@ -92,12 +92,6 @@ def plan_branches(table: str, seed: int, base: PlannedRun, folder: Path) -> list
     runs = []
     for arm, settings in PLANS[table].arms.items():
         if arm != BASE:
-            own = {"run.name": f"{table}-{seed}-{arm.replace(' ', '_')}", "run.seed": BRANCH_SEED + seed}
-            own |= {"train.tokens": BRANCH_TOKENS, "start.path": str(base.path)}
-            runs.append(plan_run({**own, **settings}, seed, folder))
+            own = branch_settings(f"{table}-{seed}-{arm}", seed, base, BRANCH_TOKENS)
+            runs.append(plan_run(folder, {**SETTINGS, "data.corpus.seed": seed, **own, **settings}))
     return runs
-
-
-def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
-    """Plan a run on the documents of a seed."""
-    return plan_command(START, {**SETTINGS, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})

@@ -19,11 +19,10 @@ import pandas as pd
 from eval.engine.reach_points import BEGUN
 from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
-from eval.engine.statistics import holm
 from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
 from experiments.tables import find_tables, read_tests, write_reach, write_tables
-from experiments.window.verdicts import judge_prediction
+from experiments.window.verdicts import compare_seeds, judge
 from lab.core.chart import Rule, hconcat, plot_rows, save
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
@@ -38,6 +37,7 @@ BAND = (72, 179)  # tokens, of accuracy
 NEAREST = 48  # tokens, a quarter of the window; nearer tests count for reach alone
 THRESHOLD = 0.8
 HEADING = "## Retrieval demand at equal position frequency"  # of the page
+PLOT_ACCURACY = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", y_limits=(0, 1), percent=True)
 FORMS = dict.fromkeys(("difference", "low", "high", "low 90", "high 90"), ".3f")
 FORMS |= dict.fromkeys(("p", "p, Holm", "exact p"), ".2g")
 
@@ -70,25 +70,20 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
     table, _, name = place.name.split("-", 2)
     beyond = PLANS[table].beyond
     arm = name.replace("_", " ")
-    about: Row = {"table": table, "arm": arm, "condition": CONDITIONS[arm.removesuffix(f" {beyond}")]}
     # Branches add BRANCH_SEED to the seed of their base model.
-    about["seed"] = read_yaml(place / "config.yaml")["run"]["seed"] % BRANCH_SEED
-    by_distance: dict[int, Row] = {}
-    for row in read_tests(place):
-        if row["metric"] == ONE:
-            by_distance[row["distance"]] = row
+    seed = read_yaml(place / "config.yaml")["run"]["seed"] % BRANCH_SEED
+    about: Row = {"table": table, "arm": arm, "condition": CONDITIONS[arm.removesuffix(f" {beyond}")], "seed": seed}
+    by_distance = {row["distance"]: row for row in read_tests(place) if row["metric"] == ONE}
+    about["acquired"] = any(row["score"] >= BEGUN for row in by_distance.values())
     in_band = []
-    about["acquired"] = False
     for distance, row in by_distance.items():
-        about["acquired"] |= row["score"] >= BEGUN
         if distance >= NEAREST:
             tests.append({**about, "method": row["method"], "distance": distance, "score": row["score"]})
         if BAND[0] <= distance <= BAND[1]:
             in_band.append(row["score"])
-    about["accuracy"] = np.mean(in_band)
     counts = SavedCounts.read(place / "counts.npz")
-    about |= {"f": counts.f[MIDDLE], "g": counts.g_from(beyond + 1)}
-    runs.append({**about, **recompute_reach(by_distance, THRESHOLD)})
+    about |= {"accuracy": np.mean(in_band), "f": counts.f[MIDDLE], "g": counts.g_from(beyond + 1)}
+    runs.append(about | recompute_reach(by_distance, THRESHOLD))
 
 
 def condition_rows(table: str, runs: pd.DataFrame) -> Iterator[Row]:
@@ -109,19 +104,15 @@ def condition_rows(table: str, runs: pd.DataFrame) -> Iterator[Row]:
 
 def verdict_rows(runs: pd.DataFrame) -> Iterator[Row]:
     """Test each prediction of which there are runs, with p adjusted within its experiment."""
-    rows: list[tuple[Prediction, Row]] = []
-    for prediction in PREDICTIONS:
-        mine = runs[(runs["table"] == prediction.table) & runs["condition"].isin([prediction.one, prediction.other])]
-        if mine["condition"].nunique() == 2:
-            rows.append((prediction, compare(prediction, mine)))
     # Holm's correction covers the predictions of one experiment, as they were registered.
     for experiment in ("S1", "S3"):
-        tested = [row for each, row in rows if each.least is not None and each.table.startswith(experiment)]
-        adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
-        for row, p in zip(tested, adjusted, strict=True):
-            row["p, Holm"] = p
-    for prediction, row in rows:
-        yield row | {"verdict": judge_prediction(prediction, row)}
+        rows = []
+        for prediction in PREDICTIONS:
+            is_compared = runs["condition"].isin([prediction.one, prediction.other])
+            mine = runs[(runs["table"] == prediction.table) & is_compared]
+            if prediction.table.startswith(experiment) and mine["condition"].nunique() == 2:
+                rows.append((prediction, compare(prediction, mine)))
+        yield from judge(rows)
 
 
 def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:
@@ -130,32 +121,17 @@ def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:
     differences = (by_seed[prediction.one] - by_seed[prediction.other]).dropna().tolist()
     # A run without retrieval has an accuracy of about 0 whatever its condition, which t limits do not allow for.
     ends = None if runs["acquired"].all() else DIFFERENCES
-    mean, low, high = mean_with_limits(differences, ends=ends)
-    _, low_90, high_90 = mean_with_limits(differences, 0.90, ends=ends)
     name = f"{prediction.name}: {prediction.one} less {prediction.other}"
-    verdict = paired_t(differences, name)
-    return {
-        "prediction": name,
-        "D": PLANS[prediction.table].beyond,
-        "n": len(differences),
-        "acquired": f"{runs['acquired'].sum()} of {len(runs)}",
-        "difference": mean,
-        "low": low,
-        "high": high,
-        "low 90": low_90,
-        "high 90": high_90,
-        "p": verdict.p,
-        "p, Holm": math.nan,
-        "exact p": verdict.p_exact,
-    }
+    row: Row = {"prediction": name, "D": PLANS[prediction.table].beyond, "n": len(differences)}
+    row["acquired"] = f"{runs['acquired'].sum()} of {len(runs)}"
+    return row | compare_seeds(name, differences, ends) | {"exact p": paired_t(differences, name).p_exact}
 
 
 def plot(tests: pd.DataFrame, path: Path) -> None:
     """Plot the mean accuracy by distance of the conditions of S1 and S3."""
     panels = []
     names = [*CONDITIONS.values()][:5]
-    plot_accuracy = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", y_limits=(0, 1), percent=True)
-    plot_accuracy = partial(plot_accuracy, names=names, rules=[Rule("y", THRESHOLD)], width=360)
+    plot_accuracy = partial(PLOT_ACCURACY, names=names, rules=[Rule("y", THRESHOLD)], width=360)
     for table, mine in tests[tests["table"] != "layers"].groupby("table"):
         means = mine.groupby(["condition", "distance"])["score"].mean().reset_index()
         gaps = "ids with gaps" if table == "S1" else "ids without gaps"

@@ -8,12 +8,12 @@ method by eval.distance. After Ctrl-C or a crash the same command continues. Run
 them, which eval.report, eval.reach and eval.compare read, is runs/miniature.jsonl.xz.
 """
 
-import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from experiments.miniature.results import SWEEPS, describe, methods_at
-from experiments.runs import make_parser, run_each, show_results, train
+from experiments.runs import make_parser, read_options, run_each, train
 from experiments.tables import pack
 from lab.sweep.planning import PlannedRun, plan
 
@@ -22,11 +22,7 @@ RECORDS, RUNS = Path("experiments/miniature/records"), Path("runs/miniature")
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = make_parser(__doc__)
-    options = parser.parse_args()
-    if options.results:
-        return show_results(parser, lambda: describe(RECORDS, options.folder))
-    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
+    options = read_options(make_parser(__doc__), partial(describe, RECORDS))
     runs: dict[Path, PlannedRun] = {}  # sweeps share some
     for name in SWEEPS:
         for run in plan(Path(f"sweeps/{name}_mini.yaml"), {"run.folder": str(RUNS)}):

@@ -1,5 +1,6 @@
 """The results of docs/demand.md from its records: the reach of each run by condition and position method."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -58,19 +59,16 @@ def methods_at(window: int) -> dict[str, str]:
 def describe(records: Path, out: Path | None = None) -> None:
     """Print the tables of reach; into a folder, plot it and write them into its demand.md."""
     runs = read(find_tables(records, SWEEPS))
-    tables_of_reach = to_text(list(condition_rows(runs))), to_text(list(method_rows(runs)))
-    write_tables("\n\n".join(tables_of_reach), out and out / "demand.md", HEADING)
+    text = f"{to_text(list(condition_rows(runs)))}\n\n{to_text(list(method_rows(runs)))}"
+    write_tables(text, out and out / "demand.md", HEADING)
     if out is not None:
         plot(runs, out / "miniature.png")
 
 
 def read(tables: Sequence[Path]) -> pd.DataFrame:
     """Read the reach of each run at each probe of training, and at its end under each method."""
-    rows: list[Row] = []
     with unpacked(tables) as places:
-        for place in places:
-            rows += read_run(place)
-    return pd.DataFrame(rows)
+        return pd.DataFrame(itertools.chain.from_iterable(map(read_run, places)))
 
 
 def read_run(place: Path) -> Iterator[Row]:
@@ -119,8 +117,7 @@ def method_rows(runs: pd.DataFrame) -> Iterator[Row]:
     for name in ("unmodified", *methods_at(192)):
         row = {"method": name}
         for window, condition in SAMPLE.items():
-            method = methods_at(window).get(name, PLAIN)
-            row[f"window of {window}"] = reaches(runs, condition, method)
+            row[f"window of {window}"] = reaches(runs, condition, methods_at(window).get(name, PLAIN))
         yield row
 
 

@@ -17,12 +17,11 @@ Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
 import hashlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.runs import make_parser, run_each, show_results, train
+from experiments.runs import make_parser, read_options, run_each, train
 from experiments.tables import pack
 from experiments.window.plans import (
     MOST_BASES,
@@ -55,13 +54,10 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"one of {', '.join(STAGES)}")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
+    options = read_options(parser, lambda folder: describe(read_records(RECORDS), folder))
     for name in options.stages:
         if name not in STAGES:
             parser.error(f"STAGE={name}: must be one of {', '.join(STAGES)}; name one of them")
-    if options.results:
-        return show_results(parser, lambda: describe(read_records(RECORDS), options.folder))
-    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.short:
         folder = Path("runs/window_short")
         print(f"W_1M, one seed, in {folder}: a base model, then two windows; 6 minutes on two cores", flush=True)
@@ -152,8 +148,9 @@ def describe_processor() -> dict[str, str]:
     known = {}
     for line in cpuinfo().splitlines():
         name, _, value = line.partition(":")
-        known[name.strip()] = value.strip()
-    return {name: known[name] for name in PROCESSOR if name in known}
+        if name.strip() in PROCESSOR:
+            known[name.strip()] = value.strip()
+    return known
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.demand.plans import CONDITIONS, PLANS
-from experiments.demand.results import read
+from experiments.demand.results import PLOT_ACCURACY, read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
@@ -76,7 +76,7 @@ def frequency_panel(records: Records) -> Any:
         return None
     rows = []
     for _, run in runs.iterrows():
-        score = accuracy(records, "S2", run["branch"], *NEAR).get(run["seed"])
+        score = accuracy(records, "S2", run["branch"], *NEAR)[run["seed"]]
         rows.append({"f": run["f"], "accuracy": score, "seed": f"seed {run['seed']}"})
     plot = partial(plot_rows, log_x=True, percent=True, y_limits=(0, 1), width=WIDTH)
     plot = partial(plot, x_title="f at 120 tokens (pairs trained)")
@@ -91,14 +91,13 @@ def gap_panel() -> Any:
     tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
     means["arm"] = means["arm"].map(CONDITIONS)
-    plot = partial(plot_rows, x_title="distance (tokens)", y_title="accuracy", width=WIDTH)
-    plot = partial(plot, percent=True, y_limits=(0, 1))
-    chart = plot(means, "distance", "score", "arm", names=[CONDITIONS[arm] for arm in plan.arms])
+    names = [CONDITIONS[arm] for arm in plan.arms]
+    chart = PLOT_ACCURACY(means, "distance", "score", "arm", names=names, width=WIDTH)
     return add_title(chart, "Equal f, other demand; ids with gaps (S1)", tests, ["arm"])
 
 
 def add_title(chart: Any, title: str, runs: pd.DataFrame, by: list[str]) -> Any:
     """Add a title with the number of seeds of each condition, which the columns `by` name."""
     sizes = runs.groupby(by)["seed"].nunique()
-    n = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    n = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     return chart.properties(title=f"{title}, n = {n}")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.runs import BRANCH_SEED, COMMON, START, Config
+from experiments.runs import BRANCH_SEED, Config, branch_settings, plan_run
 from experiments.window.texts import MASKED, MATCHED
-from lab.sweep.planning import PlannedRun, plan_command
+from lab.sweep.planning import PlannedRun
 
 PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
 PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
@@ -67,27 +67,22 @@ def windows(tokens: int, n_seeds: int, lengths: Sequence[int] = WINDOWS, **more:
     return Stage(bases, more, 4_000_000, branches, n_seeds, range(10, 20), PREDICTIONS_OF_W, tokens, True)
 
 
-def demands(n_seeds: int, branches: dict[str, Config]) -> Stage:
+def demands(branches: dict[str, Config]) -> Stage:
     """Plan branches of S2, which differ in position frequency and in retrieval demand."""
-    base = use_text("base", **mask_far(64))
-    return Stage("S2", base, 3_000_000, branches, n_seeds, range(n_seeds), PREDICTIONS)
+    return Stage("S2", {"text": "base", **FAR_MASKED}, 3_000_000, branches, 5, range(5), PREDICTIONS)
 
 
-def use_text(name: str, **more: Any) -> Config:
-    """Train on one of the corpora of experiments.window.texts."""
-    return {"text": name, **more}
-
-
+FAR_MASKED = mask_far(64)
 STAGES = {  # in the order in which they are run
-    "S2": demands(5, {"A": use_text("A", **mask_far(MATCHED, MASKED)), "B": use_text("B")}),
+    # `text` is one of the corpora of experiments.window.texts.
+    "S2": demands({"A": {"text": "A", **mask_far(MATCHED, MASKED)}, "B": {"text": "B"}}),
     "S2_crossed": demands(
-        5,
         {
-            "A unmasked": use_text("A"),
-            "A tenth beyond 64": use_text("A", **mask_far(64, 0.9)),
-            "A none beyond 64": use_text("A", **mask_far(64)),
-            "B none beyond 64": use_text("B", **mask_far(64)),
-        },
+            "A unmasked": {"text": "A"},
+            "A tenth beyond 64": {"text": "A", **mask_far(64, 0.9)},
+            "A none beyond 64": {"text": "A", **FAR_MASKED},
+            "B none beyond 64": {"text": "B", **FAR_MASKED},
+        }
     ),
     "W_1M": windows(1_000_000, 5),
     "W_4M": windows(4_000_000, 3, LONGER_WINDOWS),
@@ -105,15 +100,14 @@ def plan_base(name: str, seed: int, folder: Path) -> PlannedRun:
     """Plan the base model of a stage and seed."""
     stage = STAGES[name]
     own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": stage.base_tokens}
-    return plan_run({**own, **stage.base}, seed, folder)
+    return plan_on_documents({**own, **stage.base}, seed, folder)
 
 
 def plan_continued(name: str, seed: int, base: PlannedRun, number: int, folder: Path) -> PlannedRun:
     """Plan the continuation of a base model, whose run folder it reads."""
     stage = STAGES[name]
-    own = {"run.name": f"{stage.bases}-{seed}-base_{number}", "run.seed": seed + BRANCH_SEED * number}
-    own |= {"start.path": str(base.path), "train.tokens": MORE_TOKENS}
-    return plan_run({**own, **stage.base}, seed, folder)
+    own = branch_settings(f"{stage.bases}-{seed}-base_{number}", seed, base, MORE_TOKENS)
+    return plan_on_documents({**own, "run.seed": seed + BRANCH_SEED * number, **stage.base}, seed, folder)
 
 
 def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[PlannedRun]:
@@ -121,13 +115,12 @@ def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[
     stage = STAGES[name]
     runs = []
     for branch, settings in stage.branches.items():
-        own = {"run.name": f"{name}-{seed}-{branch.replace(' ', '_')}", "run.seed": BRANCH_SEED + seed}
-        own |= {"start.path": str(base.path), "train.tokens": stage.tokens}
-        runs.append(plan_run({**own, **settings}, seed, folder))
+        own = branch_settings(f"{name}-{seed}-{branch}", seed, base, stage.tokens)
+        runs.append(plan_on_documents({**own, **settings}, seed, folder))
     return runs
 
 
-def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
+def plan_on_documents(settings: Config, seed: int, folder: Path) -> PlannedRun:
     """Plan a run on generated documents, or on a text that is read from a file."""
     text = settings.pop("text", None)
     if text is None:
@@ -140,7 +133,7 @@ def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
             "probe.haystack": str(place / "haystack.txt"),
             "probe.answer_budget": 64,  # four numbers of six digits
         }
-    return plan_command(START, {**COMMON, "probe.step": 192, **data, "run.folder": str(folder), **settings}, {})
+    return plan_run(folder, {"probe.step": 192, **data, **settings})
 
 
 def text_folder(folder: Path, seed: int) -> Path:

@@ -83,9 +83,7 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
 
 def has_acquired(place: Path) -> bool:
     """Return whether a run has acquired retrieval."""
-    runs: list[Row] = []
-    read_run(place, [], runs)
-    return bool(runs[0]["acquired"])
+    return bool(collect([place]).runs["acquired"][0])
 
 
 def accuracy(
@@ -98,8 +96,3 @@ def accuracy(
     chosen = (cells["stage"] == stage) & (cells["branch"] == branch) & (cells["method"] == method)
     chosen &= (cells["prompt"] == length) & (cells["distance"] >= low) & (cells["distance"] <= high)
     return cells[chosen].groupby("seed")["score"].mean()
-
-
-def far_accuracy(records: Records, window: int, method: str = PLAIN, stage: str = "W_1M") -> "pd.Series[float]":
-    """Average the accuracy of each seed over the distances of at least half of the window."""
-    return accuracy(records, stage, str(window), window // 2, window, method)

@@ -52,8 +52,7 @@ def describe(records: Records, out: Path | None = None) -> None:
     for title, rows in zip(titles, condition_tables(records), strict=True):
         if rows:
             parts.append(f"{title}\n{to_text(rows)}")
-    verdicts = list(verdict_rows(records))
-    if verdicts:
+    if verdicts := list(verdict_rows(records)):
         forms = dict.fromkeys(set(verdicts[0]) - {"prediction", "n", "verdict"}, ".3f")
         parts.append(to_text(verdicts, forms))
     write_tables("\n\n".join(parts), out and out / "findings.md", "## Results")

@@ -16,10 +16,11 @@ import pandas as pd
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from experiments.window.plans import DISTANCES
-from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, accuracy, far_accuracy
+from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, accuracy
 from lab.core.types import Row
 from lab.runs.arms import FEWEST, mean_with_limits
 
+Cells = tuple[Any, ...]
 MARGIN = 0.1  # in accuracy, within which a difference counts as none
 
 
@@ -48,61 +49,48 @@ def ln_growth(records: Records) -> "pd.Series[float]":
     return np.log(longer[PLAIN].fillna(DISTANCES[0])) - np.log(most)
 
 
-def compare_s2(first: str, second: str, band: tuple[int, int], stage: str = "S2_crossed") -> Callable[[Records], Any]:
-    """Compare two conditions of S2 over a band."""
-
-    def differences(records: Records) -> "pd.Series[float]":
-        return accuracy(records, stage, first, *band) - accuracy(records, stage, second, *band)
-
-    return differences
+def compare(one: Cells, other: Cells) -> Callable[[Records], "pd.Series[float]"]:
+    """Compare two conditions, whose cells are the arguments of `accuracy`."""
+    return lambda records: accuracy(records, *one) - accuracy(records, *other)
 
 
-def compare_stages(first: tuple[int, str], second: tuple[int, str]) -> Callable[[Records], Any]:
-    """Compare far accuracy at two windows, each of a stage."""
-
-    def differences(records: Records) -> "pd.Series[float]":
-        one = far_accuracy(records, first[0], stage=first[1])
-        return one - far_accuracy(records, second[0], stage=second[1])
-
-    return differences
+def far(window: int, stage: str = "W_1M", method: str = PLAIN) -> Cells:
+    """Name the cells of a window whose distances are at least half of it."""
+    return stage, str(window), window // 2, window, method
 
 
-def compare_method(window: int, method: str) -> Callable[[Records], Any]:
-    """Compare far accuracy under a method and without it."""
-    return lambda records: far_accuracy(records, window, method) - far_accuracy(records, window)
-
-
-def compare_prompts(first: int, second: int, band: tuple[int, int]) -> Callable[[Records], Any]:
-    """Compare prompts of two lengths at a window of 768."""
-
-    def differences(records: Records) -> "pd.Series[float]":
-        one = accuracy(records, "W_1M", "768", *band, prompt=first)
-        return one - accuracy(records, "W_1M", "768", *band, prompt=second)
-
-    return differences
-
-
+LARGEST = "W_1M", "768"
+A_NONE = "S2_crossed", "A none beyond 64", *BAND
 PREDICTIONS = (
-    Prediction("S2a: A less B at 72 to 120", "S2", compare_s2("A", "B", NEAR, "S2"), is_one_sided=True),
-    Prediction("S2b: A less B at 72 to 179", "S2", compare_s2("A", "B", BAND, "S2"), is_one_sided=True),
-    Prediction("S2c: A unmasked less none beyond 64", "S2", compare_s2("A unmasked", "A none beyond 64", BAND), 0.2),
+    Prediction("S2a: A less B at 72 to 120", "S2", compare(("S2", "A", *NEAR), ("S2", "B", *NEAR)), is_one_sided=True),
+    Prediction("S2b: A less B at 72 to 179", "S2", compare(("S2", "A", *BAND), ("S2", "B", *BAND)), is_one_sided=True),
+    Prediction("S2c: A unmasked less none beyond 64", "S2", compare(("S2_crossed", "A unmasked", *BAND), A_NONE), 0.2),
     Prediction(
         "S2d: none beyond 64, A less B",
         "S2",
-        compare_s2("A none beyond 64", "B none beyond 64", BAND),
+        compare(A_NONE, ("S2_crossed", "B none beyond 64", *BAND)),
         is_one_sided=True,
     ),
-    Prediction("W1: far accuracy, 192 less 384", "W", compare_stages((192, "W_1M"), (384, "W_1M")), 0.1),
-    Prediction("W1: far accuracy, 384 less 768", "W", compare_stages((384, "W_1M"), (768, "W_1M")), 0.1),
+    Prediction("W1: far accuracy, 192 less 384", "W", compare(far(192), far(384)), 0.1),
+    Prediction("W1: far accuracy, 384 less 768", "W", compare(far(384), far(768)), 0.1),
     Prediction("W2: ln reach, 384 less 192, at least", "W", ln_growth, 0.0),
-    Prediction("W3: far accuracy at 384, STRING 1/2 less plain", "W", compare_method(384, HALF), 0.2),
-    Prediction("W3: far accuracy at 384, DCA 1/2 less plain", "W", compare_method(384, DCA), 0.2),
-    Prediction("W3: far accuracy at 768, STRING 1/2 less plain", "W", compare_method(768, HALF), 0.2),
-    Prediction("W3: far accuracy at 768, DCA 1/2 less plain", "W", compare_method(768, DCA), 0.2),
-    Prediction("W4: at 768, 24 to 112, prompts of 256 less 768", "W", compare_prompts(256, 768, (24, 112)), 0.1),
-    Prediction("W5: at 768, 224 to 496, prompts of 512 less 768", "W", compare_prompts(512, 768, (224, 496))),
-    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", compare_stages((768, "W_4M"), (768, "W_1M")), 0.0),
-    Prediction("W7: 1.9M parameters, 192 less 768", "W", compare_stages((192, "W_larger"), (768, "W_larger")), 0.0),
+    Prediction("W3: far accuracy at 384, STRING 1/2 less plain", "W", compare(far(384, method=HALF), far(384)), 0.2),
+    Prediction("W3: far accuracy at 384, DCA 1/2 less plain", "W", compare(far(384, method=DCA), far(384)), 0.2),
+    Prediction("W3: far accuracy at 768, STRING 1/2 less plain", "W", compare(far(768, method=HALF), far(768)), 0.2),
+    Prediction("W3: far accuracy at 768, DCA 1/2 less plain", "W", compare(far(768, method=DCA), far(768)), 0.2),
+    Prediction(
+        "W4: at 768, 24 to 112, prompts of 256 less 768",
+        "W",
+        compare((*LARGEST, 24, 112, PLAIN, 256), (*LARGEST, 24, 112)),
+        0.1,
+    ),
+    Prediction(
+        "W5: at 768, 224 to 496, prompts of 512 less 768",
+        "W",
+        compare((*LARGEST, 224, 496, PLAIN, 512), (*LARGEST, 224, 496)),
+    ),
+    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", compare(far(768, "W_4M"), far(768)), 0.0),
+    Prediction("W7: 1.9M parameters, 192 less 768", "W", compare(far(192, "W_larger"), far(768, "W_larger")), 0.0),
 )
 
 
@@ -115,23 +103,28 @@ def verdict_rows(records: Records) -> Iterator[Row]:
                 continue
             differences = prediction.differences(records).dropna()
             if len(differences):
-                rows.append((prediction, compare_seeds(prediction, differences.tolist())))
-        # Equalities have no p, and do not count among the m of Holm's correction.
-        tested = [row for prediction, row in rows if prediction.least is not None and row["n"] >= FEWEST]
-        adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
-        for row, p in zip(tested, adjusted, strict=True):
-            row["p, Holm"] = p
-        for prediction, row in rows:
-            yield row | {"verdict": judge_prediction(prediction, row)}
+                rows.append((prediction, compare_seeds(prediction.name, differences.tolist())))
+        yield from judge(rows)
 
 
-def compare_seeds(prediction: Prediction, differences: Sequence[float]) -> Row:
+def judge(rows: Sequence[tuple[Any, Row]]) -> Iterator[Row]:
+    """Adjust p over the predictions of an experiment, and add the verdicts."""
+    # Equalities have no p, and do not count among the m of Holm's correction.
+    tested = [row for prediction, row in rows if prediction.least is not None]
+    adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
+    for row, p in zip(tested, adjusted, strict=True):
+        row["p, Holm"] = p
+    for prediction, row in rows:
+        yield row | {"verdict": judge_prediction(prediction, row)}
+
+
+def compare_seeds(name: str, differences: Sequence[float], ends: tuple[float, float] | None = None) -> Row:
     """Compute the mean difference, its limits and p."""
-    mean, low, high = mean_with_limits(differences)
-    _, low_90, high_90 = mean_with_limits(differences, 0.90)
-    p = paired_t(differences, prediction.name).p if len(differences) >= FEWEST else math.nan
+    mean, low, high = mean_with_limits(differences, ends=ends)
+    _, low_90, high_90 = mean_with_limits(differences, 0.90, ends)
+    p = paired_t(differences, name).p if len(differences) >= FEWEST else math.nan
     return {
-        "prediction": prediction.name,
+        "prediction": name,
         "n": len(differences),
         "difference": mean,
         "low": low,
@@ -143,7 +136,7 @@ def compare_seeds(prediction: Prediction, differences: Sequence[float]) -> Row:
     }
 
 
-def judge_prediction(prediction: Prediction, row: Mapping[str, Any]) -> str:
+def judge_prediction(prediction: Any, row: Mapping[str, Any]) -> str:
     """Return the verdict on a prediction by its limits."""
     if row["n"] < FEWEST or math.isnan(row["low"]):
         return "described"

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from experiments.tables import pack
 from experiments.window import __main__ as command
 from experiments.window import texts
-from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
+from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_on_documents
 from experiments.window.records import read_records
 from experiments.window.results import describe
 from lab.core.errors import ConfigError
@@ -201,10 +201,10 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
         return 0
 
     def branch_of(name, seed, base, folder):
-        return [plan_run({"run.name": f"{name}-{seed}-192", "run.seed": seed}, seed, folder)]
+        return [plan_on_documents({"run.name": f"{name}-{seed}-192", "run.seed": seed}, seed, folder)]
 
     def continued(name, seed, base, number, folder):
-        return plan_run({"run.name": f"W-{seed}-base_{number}", "run.seed": seed}, seed, folder)
+        return plan_on_documents({"run.name": f"W-{seed}-base_{number}", "run.seed": seed}, seed, folder)
 
     monkeypatch.setattr(command, "train", train)
     monkeypatch.setattr(command, "evaluate", lambda name, runs, jobs: 0)
