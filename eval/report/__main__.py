@@ -64,26 +64,17 @@ def make_report(request: Request) -> Result:
     if len(names) > 1:
         counts = f"{len(names)} runs"
         title = f"{counts}: {names[0]} to {names[-1]}"
-    n = ""
     # The names of several arms contain their n.
-    if len(runs.arms) == 1:
-        n = f", n = {len(names)}"
-    drawn = []
-    titled = {}
-    for plot in DRAWN:
-        figure = plot(runs)
-        if figure is not None:
-            drawn.append(figure)
-            titled[figure.name] = figure.chart.properties(title=figure.title + n)
+    n = f", n = {len(names)}" if len(runs.arms) == 1 else ""
+    drawn = [figure for plot in DRAWN if (figure := plot(runs))]
+    titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     counts += f", {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
     if output.suffix in (".png", ".svg"):
         if not drawn:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
         charts = list(titled.values())
-        lines = []
-        for k in range(0, len(charts), 2):
-            lines.append(hconcat(*charts[k : k + 2]))
+        lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
         heading = filter(None, [title, runs.common, *define_names(runs.arms)])
         save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
@@ -111,9 +102,7 @@ def reject_another(output: Path, names: Sequence[str]) -> None:
         raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
     for other, _ in json.loads(members[1]):
         if other not in names:
-            raise ConfigError(
-                f"-o={output}: is the report of another run, {other}; name another file, or delete this one"
-            )
+            raise ConfigError(f"-o={output}: is the report of another run, {other}; name another file, or delete it")
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
@@ -160,9 +149,9 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    settings = pd.DataFrame(runs.settings).T[find_differences(runs.settings)].rename_axis("run").reset_index()
-    if len(settings.columns) == 1:
-        settings = settings.head(0)
+    settings = pd.DataFrame(runs.settings).T[find_differences(runs.settings)]
+    if not settings.empty:
+        settings = settings.rename_axis("run").reset_index()
     limits = {"low": "effective_length_low", "high": "effective_length_high"}
     return {
         "Runs at their last probe": runs.runs.rename(columns=limits),

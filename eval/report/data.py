@@ -91,23 +91,20 @@ def read_runs(places: Sequence[Path]) -> Runs:
     frames = {}
     for kind, columns in FRAMES.items():
         frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["arm", "run", *columns])
-    # A list of distances has no place in a cell of the page.
-    for kind in ("runs", "probes", "reaches"):
-        frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
+        # A list of distances has no place in a cell of the page.
+        if "dips" in columns:
+            frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
     # The same method may have been evaluated twice, with fewer and with more tests.
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
     thresholds = {config.get("probe.threshold", 0.8) for config in settings.values()}
-    threshold = None
-    if len(thresholds) == 1:
-        threshold = float(thresholds.pop())
     return Runs(
         **frames,
         settings=settings,
         arms=frames["runs"]["arm"].unique().tolist(),
         methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
-        threshold=threshold,
+        threshold=thresholds.pop() if len(thresholds) == 1 else None,
         common=common,
     )
 
@@ -133,9 +130,8 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
         reach = probe
     about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
     about["tokens"] = last[0]["consumed_tokens"] if last else None
-    for source, keys in ((reach, REACH), (probe, LENGTH)):
-        for key in keys:
-            about[key] = source.get(key)
+    about |= {key: reach.get(key) for key in REACH}
+    about |= {key: probe.get(key) for key in LENGTH}
     probes = []
     for number, row in enumerate(run.probes):
         probes.append({**row, "tokens": row["consumed_tokens"], "probe": number})

@@ -57,9 +57,8 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
     # Arms at one probe have equal tokens, and their points would cover one another.
     step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
-    shift = {}
-    for number, arm in enumerate(runs.arms):
-        shift[arm] = step * (number - (len(runs.arms) - 1) / 2)
+    middle = (len(runs.arms) - 1) / 2
+    shift = {arm: step * (number - middle) for number, arm in enumerate(runs.arms)}
     rows, groups = (table.assign(at=table["tokens"] + table["arm"].map(shift)) for table in (rows, groups))
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     # A line through the means stops where a run of the arm is censored: a gap, no false mean.
@@ -74,9 +73,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
         bars = f", with 95% limits of {FEWEST_SEEDS} and more"
     chart = layer(plot(line, marks=False), plot_runs())
     caption = f"Lines are means over seeds{bars}." if len(runs.runs) > 1 else ""
-    passing = "the threshold of each run"
-    if runs.threshold is not None:
-        passing = f"{runs.threshold:.0%} of the tests"
+    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
     return Figure(name, what.format(passing=passing), caption, chart, "x")
 
 

@@ -163,9 +163,7 @@ def invent_people(turn: Turn, hops: int) -> Draft:
     texts = Distinct(describe_next)
     person = names.first(1)[0]
     home = towns.first(hops)[-1]
-    who = person
-    if hops > 1:
-        who = f"the oldest friend of {person}"
+    who = f"the oldest friend of {person}" if hops > 1 else person
     return build_draft(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
 
 
@@ -183,9 +181,8 @@ def build_draft(
     order = int(turn.rng.integers(2**62))
 
     def prompt(n: int) -> str:
-        texts = []
-        for number, k in enumerate(shuffled(range(n), order), start=1):
-            texts.append(DOCUMENT.format(number=number, text=document(k)))
+        places = enumerate(shuffled(range(n), order), start=1)
+        texts = [DOCUMENT.format(number=number, text=document(k)) for number, k in places]
         return QUESTION.format(context="\n\n".join(texts), query=question)
 
     return Draft(compose=prompt, least=gold, answers=answers, most=most, exhausted=exhausted)

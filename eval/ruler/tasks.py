@@ -84,21 +84,15 @@ class Task:
 
     def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
         """Find the shortest length with room for all tests, in the form that they have at theirs."""
-        longest = 0
-        for turn in turns:
-            draft = self.draft(writer, sources, turn)
-            longest = max(longest, writer.count(draft.compose(draft.least)) + turn.budget)
-        return longest
+        drafts = ((turn, self.draft(writer, sources, turn)) for turn in turns)
+        return max(writer.count(draft.compose(draft.least)) + turn.budget for turn, draft in drafts)
 
     def least_budget(self, writer: Writer, sources: Sources) -> int:
         """Count the tokens of the longest of a sample of answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
-        longest = 0
-        for index in range(SAMPLE):
-            draft = self.draft(writer, sources, self.turn(0, 0, 0, index))
-            longest = max(longest, len(writer.spell(draft.answers)))
-        return longest
+        drafts = (self.draft(writer, sources, self.turn(0, 0, 0, index)) for index in range(SAMPLE))
+        return max(len(writer.spell(draft.answers)) for draft in drafts)
 
     def too_short(self, length: int, least: int) -> ConfigError:
         """Return the error for a length without room; it names the least with room."""
@@ -108,9 +102,7 @@ class Task:
 
 def build_retrieval(name: str, **options: Any) -> Task:
     """Make one of the eight tasks with needles."""
-    source = None
-    if options["haystack"] == "essays":
-        source = "essays"
+    source = "essays" if options["haystack"] == "essays" else None
     return Task(name=name, category="retrieval", family=partial(needles, **options), budget=128, source=source)
 
 

@@ -107,13 +107,11 @@ def needles(
     rng = turn.rng
     key_words = Distinct(partial(KINDS[key_kind], rng))
     drawn = Distinct(partial(KINDS[value_kind], rng))
-    pairs = []
-    for key in key_words.first(keys):
-        for _ in range(values):
-            pairs.append((key, drawn.next()))
+    pairs = [(key, drawn.next()) for key in np.repeat(key_words.first(keys), values).tolist()]
     planted = []
     for k in rng.permutation(len(pairs)):
-        planted.append(NEEDLE.format(kind=value_kind, key=pairs[k][0], value=pairs[k][1]))
+        key, value = pairs[k]
+        planted.append(NEEDLE.format(kind=value_kind, key=key, value=value))
     depths = sorted((rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist())
     if haystack != "essays":
         depths = sorted(rng.random(len(pairs)).tolist())

@@ -7,12 +7,7 @@ import pandas as pd
 import pytest
 
 from eval.report.data import mean_over_seeds, outcomes, reach_points, read_runs
-from eval.report.figures import (
-    by_shift_and_window,
-    frequency,
-    over_tokens,
-    string_cells,
-)
+from eval.report.figures import by_shift_and_window, frequency, over_tokens, string_cells
 from lab.core.chart import set_theme
 from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
