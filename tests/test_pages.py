@@ -59,15 +59,8 @@ def test_broken_links_are_found(tmp_path):
 FILE = re.compile(r"`([\w./-]+)`")
 FOLDERS = ("lab", "eval", "tests", "configs", "sweeps", "experiments", "benchmarks", "docs", "notebooks")
 SUFFIXES = (".py", ".md", ".sh", ".ipynb")
-TO_WRITE = {
-    "numbers.py",
-    "steps.py",
-    "partial_pi.py",
-    "test_partial_pi.py",
-    "NAME.py",
-    "TABLE.yaml",
-    "pred.py",
-}  # or of others
+# or of others
+TO_WRITE = {"numbers.py", "steps.py", "partial_pi.py", "test_partial_pi.py", "NAME.py", "TABLE.yaml", "pred.py"}
 TRACKED = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("[!.]*/**/*.*")} | {p.name for p in ROOT.glob("*.*")}
 
 
@@ -80,11 +73,7 @@ def absent(page):
             yield name
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page not in HISTORY],
-    ids=str,
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY], ids=str)
 def test_every_file_that_a_page_names_exists(page):
     assert list(absent(page)) == []
 
