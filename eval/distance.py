@@ -153,7 +153,7 @@ class FoundByDistance(run.Measure):
         counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
         tests = {"tests": "one number", **probe.describe_tests()}
         finished = self.open_finished(tests, first, probe.config.distance_tests, "distance")
-        return list(probe.run(self.subject, store=finished)), counts
+        return list(probe.run(self.subject, worker=finished)), counts
 
     @property
     def path(self) -> Path:

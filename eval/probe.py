@@ -94,7 +94,7 @@ class ByLength(needles.NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            for result in self.probe.run(self.subject, store=self.finished_needles()):
+            for result in self.probe.run(self.subject, worker=self.finished_needles()):
                 self.curve.append(result)
                 # A length that stopped early leaves tests that are not run. The bar counts all tests that are done.
                 bar.total -= self.config.tests - result.tests
@@ -194,7 +194,7 @@ class ByMethod(needles.NeedleMeasure):
         decoder = self.subject.model.decoder
         # The tests were built before, so that every method gets the same prompts.
         decoder.frequencies, decoder.distance = item.build(self.own)
-        result = self.probe.run_at(self.subject, length, store=self.finished_needles())
+        result = self.probe.run_at(self.subject, length, worker=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.origin,

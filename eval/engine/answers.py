@@ -20,7 +20,7 @@ from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
-from lab.probe.probe import ResultStore
+from lab.probe.probe import Worker
 
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 
@@ -105,7 +105,7 @@ class Outcome(NamedTuple):
     seconds: float | None = None
 
 
-class FinishedTests(ResultStore):
+class FinishedTests(Worker):
     """The results of needle tests, as a probe loads and saves them: by length or distance, and by number.
 
     The key of their file holds checkpoint, position methods, protocol, text and seed. How many tests there are, at

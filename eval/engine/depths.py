@@ -114,7 +114,7 @@ class ByDepth(NeedleMeasure):
             finished = self.finished_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
-                result = self.probe.run_at(self.subject, length, store=finished)
+                result = self.probe.run_at(self.subject, length, worker=finished)
                 shared = {**self.origin, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths, config.confidence)
                 for row in cells:

@@ -34,7 +34,7 @@ from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, sequential_design
-from lab.probe.probe import Probe, ResultStore, Worker
+from lab.probe.probe import Probe, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # of random numbers, so that a distance samples others than a four-needle test of the same length
@@ -96,19 +96,16 @@ class DistanceProbe(Probe[OneNumberCase]):
         needles.check_spelling(
             tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
         )
-        samples = synthetic.sample_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
+        numbers = synthetic.sample_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
-        leads, sizes = set(), []
-        for number in samples:
-            encoded = self.encode_number(number)
-            leads.add(tuple(encoded.answer[: encoded.scored[0]]))
-            sizes.append(encoded.sizes)
-        place, after, answer, tail = np.max(sizes, axis=0).tolist()
+        samples = [self.encode_number(number) for number in numbers]
+        leads = {tuple(sample.answer[: sample.scored[0]]) for sample in samples}
+        place, after, answer, tail = np.max([sample.sizes for sample in samples], axis=0).tolist()
         # Tokens that begin every answer move to the prompt. If they differ, the prompt would depend on the number.
         if len(leads) == 1:
             self.lead = len(leads.pop())
         self.head = special_ends(tokenizer)[0]
-        self.tail = self.encode_number(samples[0]).tail
+        self.tail = self.encode_number(numbers[0]).tail
         self.budget = answer - self.lead
         self.longest = (place, after, self.budget, tail + self.lead)
         self.prompt_tokens = self.window - self.budget
@@ -126,14 +123,15 @@ class DistanceProbe(Probe[OneNumberCase]):
         reachable, config = self.reachable, self.config
         outside = [distance for distance in config.distances or () if distance not in reachable]
         if not reachable and config.distances is None and config.distance_points is None:
-            needed = len(self.head) + sum(self.longest) + 1
-            rule = f"a window of {self.window} tokens has no room for a test, which takes {needed}"
-            raise NoRoom(f"probe.distance_tests={config.distance_tests}: {rule}; set it to 0, or raise data.window")
+            raise NoRoom(
+                f"probe.distance_tests={config.distance_tests}: a window of {self.window} tokens has no room for a"
+                f" test, which takes {len(self.head) + sum(self.longest) + 1}; set it to 0, or raise data.window"
+            )
         if outside or not reachable:
-            ends = f"{reachable.start} to {reachable.stop - 1}"
-            rule = f"must be {ends}, what a window of {self.window} tokens has room for"
-            fix = "name others, or set probe.distance_tests to 0"
-            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {fix}")
+            raise ConfigError(
+                f"probe.distances={outside or config.distances}: must be {reachable.start} to {reachable.stop - 1}, "
+                f"what a window of {self.window} tokens has room for; name others, or set probe.distance_tests to 0"
+            )
         if config.distances is not None:
             return list(config.distances)
         first = min(max(reachable[0], self.window // NEAR), reachable[-1])
@@ -182,18 +180,17 @@ class DistanceProbe(Probe[OneNumberCase]):
             if fits and encoded.tail == self.tail:
                 return number, encoded
 
-    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
+    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         for distance in self.distances:
-            yield self.run_at(model, distance, worker, store)
+            yield self.run_at(model, distance, worker)
 
     def score_answers(self, model: Any, batch: Sequence[tuple[Any, OneNumberCase, str]]) -> Iterator[tuple[Any, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
             row: Row = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
-            row["found"] = int(starts_with_number(answer, case.numbers[0]))
-            row["log_prob"] = round(log_prob, 6)
-            yield test, row
+            found = int(starts_with_number(answer, case.numbers[0]))
+            yield test, {**row, "found": found, "log_prob": round(log_prob, 6)}
 
     def describe_tests(self) -> Row:
         """Return the properties of the tests, apart from their distances."""
@@ -258,10 +255,8 @@ def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: t
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     tokens, targets = lay_out_answers(cases, budget)
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
-    losses = []
-    for part in zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True):
-        losses.append(model.losses(*part).double().sum(1))
-    return (-torch.cat(losses)).tolist()
+    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
+    return (-torch.cat([model.losses(*part).double().sum(1) for part in parts])).tolist()
 
 
 def lay_out_answers(cases: Sequence[OneNumberCase], budget: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.needles import NeedleCase, hash_text
-from lab.probe.probe import Probe, ResultStore, Worker
+from lab.probe.probe import Probe, Worker
 from lab.probe.reach import effective_lengths
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
@@ -57,9 +57,10 @@ class NeedleProbe(Probe[NeedleCase]):
         self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
-            rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest} tokens"
-            longest = config.longest(self.window)
-            faults.append(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
+            faults.append(
+                f"probe.max_length={config.longest(self.window)}: no multiple of probe.step={config.step} up to it has "
+                f"room for a test, {self.shortest} tokens; raise probe.max_length or lower probe.step"
+            )
         if faults:
             raise ConfigError(*faults)
 
@@ -72,12 +73,12 @@ class NeedleProbe(Probe[NeedleCase]):
         drawn: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
         return drawn
 
-    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
+    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
         one_by_one = self.config.sequential or self.config.max_length is None
         at_once = 1 if one_by_one else min(AT_ONCE, worker.world_size)
         for start in range(0, len(self.lengths), at_once):
-            results = self.run_together(model, self.lengths[start : start + at_once], worker, store)
+            results = self.run_together(model, self.lengths[start : start + at_once], worker)
             yield from results
             if self.config.max_length is None and results[-1].accuracy < self.config.all_thresholds[0]:
                 return
@@ -129,10 +130,13 @@ class NeedleProbe(Probe[NeedleCase]):
         `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
         """
         config = self.config
-        stops: Row | None = None
-        if config.sequential:
-            stops = {"tests": config.tests, "thresholds": [*config.all_thresholds], "error": config.error_rate}
-            stops["round"] = config.round_size
+        thresholds = [*config.all_thresholds]
+        rounds = {
+            "tests": config.tests,
+            "thresholds": thresholds,
+            "error": config.error_rate,
+            "round": config.round_size,
+        }
         return {
             **origin,
             "length": result.length,
@@ -147,7 +151,7 @@ class NeedleProbe(Probe[NeedleCase]):
             "score": result.accuracy,
             "f": f_at(counts, result.length),
             **self.describe_tests(),
-            "stops": stops,
+            "stops": rounds if config.sequential else None,
             "seconds": result.seconds,
         }
 
@@ -183,6 +187,4 @@ def set_answer_budget(config: ProbeConfig, tokenizer: Tokenizer) -> ProbeConfig:
 
 def select_protocol(config: ProbeConfig) -> Any:
     """Choose the module that draws a protocol's tests and counts what an answer has found."""
-    if config.protocol == "ours":
-        return needles
-    return released_needles
+    return needles if config.protocol == "ours" else released_needles

@@ -53,19 +53,14 @@ def answer_cases(
     true for a text, it must be true for every text that begins with it.
     """
     for batch in batch_by_length(cases, rows):
-        batch_cases, prompt_ids = [], []
-        for _, case in batch:
-            batch_cases.append(case)
-            prompt_ids.append(case.prompt_ids)
-        prompts = torch.from_numpy(np.array(prompt_ids, dtype=np.int64))
+        batch_cases = [case for _, case in batch]
+        prompts = torch.from_numpy(np.array([case.prompt_ids for case in batch_cases], dtype=np.int64))
         generate = model
         if is_decided is not None:
             generate = partial(model, ended=partial(find_decided, tokenizer, is_decided, batch_cases))
         answers = []
         for (number, case), row in zip(batch, generate(prompts.to(device), budget).tolist(), strict=True):
-            ids = row
-            if stop_id in row:
-                ids = row[: row.index(stop_id)]
+            ids = row[: row.index(stop_id)] if stop_id in row else row
             answers.append((number, case, decode_answer(tokenizer, ids, case, is_decided)))
         yield answers
 
@@ -88,8 +83,7 @@ def decode_answer(tokenizer: Tokenizer, ids: list[int], case: AnyCase, is_decide
     # Generation ends a row at one of several tokens, by the size of its batch. The first decided token does not depend
     # on that. As a decided text stays decided, bisection finds it.
     last = bisect_left(range(len(ids)), True, key=lambda index: is_decided(case, tokenizer.decode(ids[: index + 1])))
-    first_decided: str = tokenizer.decode(ids[: last + 1])
-    return first_decided
+    return str(tokenizer.decode(ids[: last + 1]))
 
 
 def batch_by_length(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator[list[tuple[Any, AnyCase]]]:
@@ -103,17 +97,16 @@ def batch_by_length(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator
     yield from waiting.values()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Worker:
-    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call."""
+    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call.
+
+    It may store results, so that a later call need not run their tests; this one stores nothing.
+    """
 
     rank: int = 0
     world_size: int = 1
     gather: Callable[[list[Any]], list[Any]] = list
-
-
-class ResultStore:
-    """Stores results of tests, so that a later call need not run them; this one stores nothing."""
 
     def load(self, value: int) -> Mapping[int, Row]:
         """Return the finished tests of a length or distance by test number, the same on every rank."""
@@ -156,7 +149,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         """Score numbered answers; each row has `found`, the number of numbers found."""
 
     @abstractmethod
-    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
+    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Run the tests of all lengths or distances; a collective call."""
 
     @abstractmethod
@@ -175,18 +168,16 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         """Return whether no further token can change the score of an answer, so that generation may end."""
         return False
 
-    def run_at(
-        self, model: Any, value: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
-    ) -> LengthResult:
+    def run_at(self, model: Any, value: int, worker: Worker = Worker()) -> LengthResult:
         """Run the tests of one length or distance; a collective call."""
-        return self.run_together(model, [value], worker, store)[0]
+        return self.run_together(model, [value], worker)[0]
 
-    def run_together(self, model: Any, values: Sequence[int], worker: Worker, store: ResultStore) -> list[LengthResult]:
+    def run_together(self, model: Any, values: Sequence[int], worker: Worker) -> list[LengthResult]:
         """Run the tests of lengths or distances round after round until the design stops; a collective call.
 
         A round has the same tests on any number of ranks. The model has `generate`, and for one-number tests `losses`.
         """
-        finished = {value: store.load(value) for value in values}
+        finished = {value: worker.load(value) for value in values}
         rows: dict[int, list[Row]] = defaultdict(list)
         passed: dict[int, int] = defaultdict(int)
         n_tests = n_run = 0
@@ -194,7 +185,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         for look in self.design.looks:
             tests = list(product(values, range(n_tests, look)))
             unfinished = [(value, test) for value, test in tests if test not in finished[value]]
-            fresh = dict(worker.gather(self.run_share(model, unfinished, worker, store)))
+            fresh = dict(worker.gather(self.run_share(model, unfinished, worker)))
             n_run += len(fresh)
             for value, test in tests:
                 row = finished[value].get(test) or fresh[value, test]
@@ -204,10 +195,8 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             if all(self.design.is_over(look, passed[value]) for value in values):
                 break
         total_s = time.perf_counter() - start
-        seconds = None
-        if n_run:
-            # Stored tests took no time now. They count as those that were run.
-            seconds = round(total_s * n_tests / n_run, 3)
+        # Stored tests took no time now. They count as those that were run.
+        seconds = round(total_s * n_tests / n_run, 3) if n_run else None
         results = []
         for value in values:
             low, high = exact_limits(self.design, n_tests, passed[value], self.config.confidence)
@@ -215,7 +204,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         return results
 
     def run_share(
-        self, model: Any, tests: Sequence[tuple[int, int]], worker: Worker, store: ResultStore
+        self, model: Any, tests: Sequence[tuple[int, int]], worker: Worker
     ) -> list[tuple[tuple[int, int], Row]]:
         """Run this rank's share of tests, each a value and a number, and store every batch that is finished."""
         # A rank takes consecutive tests: these have few lengths, and only prompts of one length generate together.
@@ -233,11 +222,10 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         )
         share = []
         for batch in batches:
-            scored = list(self.score_answers(model, batch))
             by_value: dict[int, dict[int, Row]] = defaultdict(dict)
-            for (value, test), row in scored:
+            for (value, test), row in self.score_answers(model, batch):
                 by_value[value][test] = row
+                share.append(((value, test), row))
             for value, rows in by_value.items():
-                store.save(value, rows)
-            share += scored
+                worker.save(value, rows)
         return share
