@@ -46,11 +46,15 @@ class Dca(Distance):
         if self.parts != "all" and self.window is not None:
             yield self.fault("window", f"would be ignored, parts={self.parts} has no local window; leave it out")
         elif s > c:
-            rule = f"must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default)"
-            yield f"chunk={s}: {rule}; use {max(1, 3 * c // 4)}"
+            yield (
+                f"chunk={s}: must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default);"
+                f" use {max(1, 3 * c // 4)}"
+            )
         elif self.w > c - s:
-            why = "the paper's w is c - s; larger ones would leave the pretraining window"
-            yield f"window={self.w}: must be <= train_len - chunk = {c - s} ({why}); leave it out"
+            yield (
+                f"window={self.w}: must be <= train_len - chunk = {c - s} (the paper's w is c - s; larger ones would"
+                " leave the pretraining window); leave it out"
+            )
 
     @property
     def hides_pairs(self) -> bool:
@@ -59,35 +63,29 @@ class Dca(Distance):
     @property
     def s(self) -> int:
         """Chunk size in tokens."""
-        if self.chunk is None:
-            return max(1, 3 * self.train_len // 4)
-        return self.chunk
+        return max(1, 3 * self.train_len // 4) if self.chunk is None else self.chunk
 
     @property
     def w(self) -> int:
         """Local window of the successive chunk, in tokens; 0 without that attention."""
         if self.parts != "all":
             return 0
-        if self.window is None:
-            return self.train_len - self.s
-        return self.window
+        return self.train_len - self.s if self.window is None else self.window
 
     def length_faults(self, length: int) -> list[str]:
         """Reject a text so short that all its distances stay plain."""
         reach = self.s
-        rule = f"a text of {length} tokens lies within one chunk, where nothing changes"
-        fix = "read a longer text or lower it"
+        rule = f"a text of {length} tokens lies within one chunk, where nothing changes; read a longer text or lower it"
         if self.parts != "intra":
             # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
             reach += min(self.w, self.s)
             if reach == self.train_len - 1:
                 reach += 1
-            why = "the paper reads texts beyond c in chunks of 3c/4"
-            rule = f"all distances in {length} tokens stay plain, as in any text of up to {reach} ({why})"
-            fix = "read a longer text or lower train_len"
-        if length > reach:
-            return []
-        return [f"chunk={self.s}: {rule}; {fix}"]
+            rule = (
+                f"all distances in {length} tokens stay plain, as in any text of up to {reach} (the paper reads texts"
+                " beyond c in chunks of 3c/4); read a longer text or lower train_len"
+            )
+        return [] if length > reach else [f"chunk={self.s}: {rule}"]
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
@@ -131,5 +129,5 @@ class Dca(Distance):
         return (
             same,
             Band(ChunksBack(s, 1, 1), successive, inside),
-            Band(ChunksBack(s, 2, None), lambda m: m * 0 + last, inside),
+            Band(ChunksBack(s, 2), lambda m: m * 0 + last, inside),
         )

@@ -71,9 +71,7 @@ class Frequencies:
         theta = config.base(theta)
         if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
-        # Python counts a bool as a number.
-        is_number = isinstance(theta, Real) and not isinstance(theta, bool)
-        if not is_number or not (theta > 0 and math.isfinite(theta)):
+        if not isinstance(theta, Real) or not 0 < theta < math.inf:
             raise ConfigError(f"theta={theta}: must be > 0 and finite; use 10000 as in RoPE")
         return cls(config, float(theta), config.inv_freq(head_dim, theta))
 
@@ -191,5 +189,6 @@ def window_faults(window: int, length: int, done: str) -> list[str]:
     """Reject a window beyond which a text has no distance, so that none is `done`."""
     if window < length - 1:
         return []
-    rule = f"must be < {length - 1}, the longest distance in {length} tokens, or none is {done}"
-    return [f"window={window}: {rule}; lower it"]
+    return [
+        f"window={window}: must be < {length - 1}, the longest distance in {length} tokens, or none is {done}; lower it"
+    ]

@@ -76,9 +76,8 @@ def frequencies(method: str, *, head_dim: int, theta: float | None = None, **par
     # A method with a base of its own takes it as a parameter, and has its own default.
     if theta is not None and "theta" in config_class.__dataclass_fields__:
         parameters["theta"] = theta
-    if theta is None:
-        theta = ROPE_THETA
-    return Frequencies.of(validated(config_class, parameters), head_dim, theta)
+    base = ROPE_THETA if theta is None else theta
+    return Frequencies.of(validated(config_class, parameters), head_dim, base)
 
 
 def distance(method: str, **parameters: Any) -> Distance:
@@ -96,14 +95,9 @@ def describe(config: FrequencyMethod | Distance) -> str:
         >>> describe(String(shift=3, window=0)), describe(Plain())
         ('string(shift=3,window=0)', 'plain')
     """
-    parameters = []
-    for field_ in fields(config):
-        value = getattr(config, field_.name)
-        if value != field_.default:
-            parameters.append(f"{field_.name}={brief_value(value)}")
-    if not parameters:
-        return config.method
-    return f"{config.method}({','.join(parameters)})"
+    values = [(setting.name, getattr(config, setting.name), setting.default) for setting in fields(config)]
+    parameters = [f"{name}={brief_value(value)}" for name, value, default in values if value != default]
+    return f"{config.method}({','.join(parameters)})" if parameters else config.method
 
 
 def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:

@@ -121,35 +121,28 @@ def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
 
 @dataclass(frozen=True)
 class ChunksBack:
-    """The pairs whose key lies `least` to `most` chunks before the query's; any number from `least` on for None."""
+    """The pairs whose key lies `least` to `most` chunks before the query's."""
 
     size: int
     least: int
-    most: int | None
+    most: int = 2**31 - 1  # more than any text has, and a number that fits 32-bit ids
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         back = q_pos // self.size - k_pos // self.size
-        if self.most is None:
-            return back >= self.least
         return (back >= self.least) & (back <= self.most)
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         """Cut a rectangle per chunk."""
         for begin, part in by_chunk(q, self.size):
-            first = k.start
-            if self.most is not None:
-                first = max(begin - self.most * self.size, k.start)
-            keys = range(first, begin - (self.least - 1) * self.size)
+            keys = range(max(begin - self.most * self.size, k.start), begin - (self.least - 1) * self.size)
             if keys:
                 yield Tile(part, keys, "full")
 
     def queries_seeing(self, q: range, key: int) -> range:
         """Return the queries whose pair with a key is in the region."""
         chunk = key // self.size
-        stop = q.stop
-        if self.most is not None:
-            stop = min(q.stop, (chunk + self.most + 1) * self.size)
-        return range(max(q.start, (chunk + self.least) * self.size), stop)
+        first, stop = (chunk + self.least) * self.size, (chunk + self.most + 1) * self.size
+        return range(max(q.start, first), min(q.stop, stop))
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ class SameChunk(ChunksBack):
     """The pairs whose query and key lie in one chunk of `size` positions."""
 
     least: int = 0
-    most: int | None = 0
+    most: int = 0
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         for begin, part in by_chunk(q, self.size):

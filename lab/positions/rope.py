@@ -72,10 +72,6 @@ def longest_context(theta: float) -> int:
     return int((theta / FACTOR) ** (1 / EXPONENT))
 
 
-def smallest_base(window: int) -> float:
-    return float(FACTOR * window**EXPONENT)
-
-
 def base_warning(theta: float, window: int) -> str | None:
     """Return one line of warning where a rotary base does not serve the training window."""
     longest = longest_context(theta)
@@ -84,5 +80,5 @@ def base_warning(theta: float, window: int) -> str | None:
         return None
     return (
         f"model.theta={theta:g}: serves {longest:,} tokens (arXiv:2405.14591), the window is {window:,}, so that "
-        f"effective context may fall short because of the base alone; {smallest_base(window):,.0f} would serve it"
+        f"effective context may fall short because of the base alone; {FACTOR * window**EXPONENT:,.0f} would serve it"
     )
