@@ -12,8 +12,6 @@ What a model attends is stated by its arguments, by the names that transformers 
 Arguments from which two layouts follow are rejected: nothing is guessed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +59,9 @@ def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Recei
     mask = arguments.get("attention_mask")
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
-            rule = "must be a tensor (B, T) or (B, 1, T, T) to be counted"
-            raise DataError(f"attention_mask={type(mask).__name__}: {rule}")
+            raise DataError(
+                f"attention_mask={type(mask).__name__}: must be a tensor (B, T) or (B, 1, T, T) to be counted"
+            )
         if mask.dim() == 2:
             received.attention_mask = mask
         else:
@@ -71,8 +70,9 @@ def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Recei
     positions = arguments.get("position_ids")
     if positions is not None:
         if positions.dim() > 2:
-            rule = "must be (B, T); several ids a token are not counted"
-            raise DataError(f"position_ids={tuple(positions.shape)}: {rule}")
+            raise DataError(
+                f"position_ids={tuple(positions.shape)}: must be (B, T); several ids a token are not counted"
+            )
         received.position_ids = torch.atleast_2d(positions)
     use_cache = arguments.get("use_cache")
     if use_cache is None:
@@ -132,18 +132,20 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
             )
         documents = np.repeat(np.arange(len(ends) - 1), np.diff(ends))[None]
         has_documents = True
-    positions = np.arange(shape[1])
-    if received.position_ids is not None:
-        positions = received.position_ids.numpy()
-    positions = np.broadcast_to(positions, shape)
+    ids = received.position_ids
+    positions = np.broadcast_to(np.arange(shape[1]) if ids is None else ids.numpy(), shape)
     if not has_documents:
         steps = np.diff(positions)
         if (steps > 1).any():
-            rule = "go up by more than 1 in a row without a mask, where models differ in what they attend"
-            raise DataError(f"position_ids: {rule}; pass attention_mask or cu_seq_lens_q")
+            raise DataError(
+                "position_ids: go up by more than 1 in a row without a mask, where models differ in what they attend; "
+                "pass attention_mask or cu_seq_lens_q"
+            )
         if received.has_cache and (steps != 1).any():
-            rule = "start again within a row, which transformers attends as one document if it keeps a cache"
-            raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
+            raise DataError(
+                "position_ids: start again within a row, which transformers attends as one document if it keeps a "
+                "cache; set model.config.use_cache=False"
+            )
         documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)
 

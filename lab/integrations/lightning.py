@@ -5,8 +5,6 @@
 It logs by the module's `log_dict`. The counts are part of Lightning's checkpoints.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning

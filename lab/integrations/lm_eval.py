@@ -8,8 +8,6 @@ base models that do not answer questions. A model of the harness receives the to
 no <bos> is added, and no tokenizer joins a full stop and a line break, or a blank and a digit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,15 +61,16 @@ class ReachTask(Task):  # type: ignore[misc]
         Raises: LabError.
         """
         settings = self.settings
-        if not isinstance(settings.get("window"), int):
-            rule = "must be the tokens of a test with its answer; pass --metadata='{\"window\": 2048}'"
-            raise ConfigError(f"window={settings.get('window')}: {rule}")
-        haystack = settings.get("haystack")
+        window, haystack = settings.get("window"), settings.get("haystack")
+        if not isinstance(window, int):
+            raise ConfigError(
+                f"window={window}: must be the tokens of a test with its answer; pass --metadata='{{\"window\": 2048}}'"
+            )
         if haystack is not None:
             haystack = "\n".join(read_texts(Path(haystack), "haystack"))
         self.probe = build_tests(
             find_tokenizer(settings),
-            settings["window"],
+            window,
             haystack=haystack,
             tests=settings.get("tests", 100),
             distances=settings.get("distances"),
@@ -134,8 +133,7 @@ class ReachTask(Task):  # type: ignore[misc]
         functions: dict[str, Any] = {}
         # The first tests have each distance once.
         for doc in self.dataset[: len(self.probe.distances)]:
-            for metric in self.metrics(doc):
-                functions[metric] = partial(find_value, metric)
+            functions |= {metric: partial(find_value, metric) for metric in self.metrics(doc)}
         return functions
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -162,9 +160,9 @@ def find_tokenizer(arguments: dict[str, Any]) -> Any:
             break
     else:
         raise ConfigError("tokenizer: is missing; pass it by --model_args tokenizer=FOLDER")
-    if Path(source).exists():
-        return load_tokenizer(Path(source))
-    return load_tokenizer(Path(hf_hub_download(source, TOKENIZER, revision=arguments.get("revision"))))
+    if not Path(source).exists():
+        source = hf_hub_download(source, TOKENIZER, revision=arguments.get("revision"))
+    return load_tokenizer(Path(source))
 
 
 if __name__ == "__main__":

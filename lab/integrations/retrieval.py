@@ -10,12 +10,9 @@ Greedy decoding answers with the same number, as each of its tokens then is the 
 Several ranks divide the tests. Before every forward they exchange a flag whether all can go on, so that none waits.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from typing import Any, TypeVar
 
@@ -51,8 +48,10 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
     """
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers' own name
     if not isinstance(inner, Tokenizer):
-        rule = "must be a tokenizers.Tokenizer, or a fast tokenizer of transformers"
-        raise DataError(f"tokenizer={type(tokenizer).__name__}: {rule}; for instance Tokenizer.from_file(PATH)")
+        raise DataError(
+            f"tokenizer={type(tokenizer).__name__}: must be a tokenizers.Tokenizer or a fast tokenizer of transformers;"
+            " for instance Tokenizer.from_file(PATH)"
+        )
     copy = Tokenizer.from_str(inner.to_str())
     # <eos> in a haystack is text, as in the lab's own commands.
     copy.encode_special_tokens = True
@@ -75,15 +74,14 @@ def build_tests(
 
     Raises: ConfigError, DataError.
     """
-    config = ProbeConfig(distance_tests=tests, seed=seed)
-    if distances is not None:
-        config = replace(config, distances=tuple(distances))
+    chosen = None if distances is None else tuple(distances)
+    config = ProbeConfig(distance_tests=tests, seed=seed, distances=chosen)
     # Errors name the haystack by the caller's argument.
     source: str | None = "haystack"
     if haystack is None:
         haystack, source = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS), None
-    read = read_tokenizer(tokenizer)
-    return DistanceProbe(config, read, haystack, window=window, stop_id=None, source=source, question=question)
+    own = read_tokenizer(tokenizer)
+    return DistanceProbe(config, own, haystack, window=window, stop_id=None, source=source, question=question)
 
 
 class ProbeStopped(Exception):
@@ -134,10 +132,8 @@ def run_tests(build: Callable[[], DistanceProbe], logits: Logits) -> list[Test]:
         chosen = own[start : start + at_once]
         cases = build_together(lambda: [probe.case(*tests[index]) for index in chosen or (0,)])  # noqa: B023
         scores[list(chosen)] = score_answers(logits, cases, probe.budget)[: len(chosen)]
-    scored = []
-    for (distance, _), (is_retrieved, log_prob) in zip(tests, sum_over_ranks(scores).tolist(), strict=True):
-        scored.append((distance, is_retrieved, log_prob))
-    return scored
+    totals = sum_over_ranks(scores).tolist()
+    return [(distance, found, log_prob) for (distance, _), (found, log_prob) in zip(tests, totals, strict=True)]
 
 
 def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -> FloatArray:
@@ -164,9 +160,9 @@ def tabulate(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     results, rows = [], []
     for distance, group in pd.DataFrame(tests, columns=["distance", "score", "log_prob"]).groupby("distance"):
         n, passed = len(group), int(group["score"].sum())
-        low, high = share_limits(passed, n, CONFIDENCE)
-        results.append(LengthResult(int(distance), n, passed, [], low, high))
-        rows.append((int(distance), n, passed / n, low, high, group["log_prob"].mean()))
+        result = LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE))
+        results.append(result)
+        rows.append((result.length, n, result.accuracy, result.low, result.high, group["log_prob"].mean()))
     table = pd.DataFrame(rows, columns=list(COLUMNS[:-2]))
     table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": CONFIDENCE}
     return table

@@ -6,8 +6,6 @@
 It logs by `trainer.log`, into the tracker that the Trainer reports to.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

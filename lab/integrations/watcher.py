@@ -8,14 +8,13 @@ A hook before the model's forward notes what it receives. Token ids go to the ho
 counts them. Only forwards that train are counted, and under activation checkpointing only once.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from lab.evidence.methods import Repeat, in_ids
 from lab.integrations import layout, retrieval
 from lab.integrations.hook import Hook
 from lab.integrations.layout import PADDING, Received
-from lab.probe.effective_distance import DistanceProbe
 
 LOG = logging.getLogger("lab.watch")
 # The thread counts 16 forwards at once, because training drives its code out of the processor's cache in between.
@@ -68,13 +66,12 @@ class Watcher:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.model, self.tokenizer, self.window = model, tokenizer, window
         self.inner = retrieval.unwrap(model)
-        self.config = getattr(self.inner, "config", None)
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
         if input not in self.parameters and not takes_any:
-            rule = "is no argument of the model's forward; use one of"
-            raise ConfigError(f"input={input}: {rule}: {', '.join(self.parameters)}")
+            names = ", ".join(self.parameters)
+            raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
         self.demand_every, self.evidence = demand_every, Repeat()
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counts = PositionCounts(window), PositionCounts(window)
@@ -94,7 +91,8 @@ class Watcher:
             return
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
-            received = layout.read_arguments(arguments.get(self.input), arguments, self.config)
+            config = getattr(self.inner, "config", None)
+            received = layout.read_arguments(arguments.get(self.input), arguments, config)
             if not self.is_repeated(received.tokens):
                 self.enqueue(received, arguments)
         # Any error: the training must not depend on its being counted.
@@ -231,12 +229,15 @@ class Watcher:
         `attrs` has `reach`, the largest distance at which accuracy is at least `threshold`, with its limits. An error
         is logged, and the table is then empty; one within a forward of several ranks is raised.
         """
-
-        def build() -> DistanceProbe:
-            return retrieval.build_tests(
-                self.tokenizer, self.window, haystack=self.haystack, tests=tests, distances=distances, seed=seed
-            )
-
+        build = partial(
+            retrieval.build_tests,
+            self.tokenizer,
+            self.window,
+            haystack=self.haystack,
+            tests=tests,
+            distances=distances,
+            seed=seed,
+        )
         total = self.total(reduce=True)
         try:
             with retrieval.as_evaluated(self.model):
