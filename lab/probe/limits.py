@@ -134,9 +134,7 @@ def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> 
     The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
     after all tests.
     """
-    out = {}
-    for look in looks:
-        out[look] = np.zeros(look + 1)
+    out = {look: np.zeros(look + 1) for look in looks}
     for threshold in thresholds:
         passes = (np.arange(tests + 1) >= fewest(tests, threshold)).astype(np.float64)  # F(t, .)
         for t in range(tests - 1, 0, -1):

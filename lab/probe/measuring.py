@@ -47,10 +47,8 @@ RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
     """Return reach with its limits, and f at it."""
     values = reach(results, threshold)
-    f = None
-    if values["reach"] is not None:
-        f = f_at(counts, int(values["reach"]))
-    return {**values, "f_at_reach": f}
+    value = values["reach"]
+    return {**values, "f_at_reach": None if value is None else f_at(counts, int(value))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +96,7 @@ class Measuring:
         `origin` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
         the probe ends with None.
         """
-        probes: list[Probe[Any]] = [self.probe]
-        if self.distances is not None:
-            probes.append(self.distances)
+        probes: list[Probe[Any]] = [probe for probe in (self.probe, self.distances) if probe is not None]
         results: list[list[LengthResult]] = []
         for probe in probes:
             results.append([])
@@ -122,9 +118,8 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-            summary["bits_per_byte"] = None
-            if self.loss.n_bytes is not None:
-                summary["bits_per_byte"] = loss / math.log(2) / max(self.loss.n_bytes, 1)
+            n_bytes = self.loss.n_bytes
+            summary["bits_per_byte"] = None if n_bytes is None else loss / math.log(2) / max(n_bytes, 1)
         if self.recall is not None:
             # Ranks take every n-th target, so that each has targets of all bins; the rows return to their order.
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
@@ -156,9 +151,7 @@ class HeldOutLoss:
         # Of the scored tokens of all ranks, in the original text: decoded text may have other bytes.
         self.n_bytes: int | None = None
         if store.bytes is not None:
-            self.n_bytes = 0
-            for pack in packs:
-                self.n_bytes += int(pack.stored["bytes"][pack.targets >= 0].sum())
+            self.n_bytes = sum(int(pack.stored["bytes"][pack.targets >= 0].sum()) for pack in packs)
         self.packs = packs[rank::world_size]
         self.device = device
         self.buckets = data.window.bit_length() + 1
@@ -173,8 +166,7 @@ class HeldOutLoss:
             losses = model(tokens, targets, segments)[0].double()
             sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
             # Padding keeps 0 earlier tokens. It has no loss and no target, so that its bucket gains nothing.
-            earlier = np.zeros(len(losses), dtype=np.int64)
-            earlier[: sum(pack.lengths)] = visible_context(pack.lengths)
+            earlier = np.pad(visible_context(pack.lengths), (0, len(losses) - sum(pack.lengths)))
             # frexp writes c as m * 2^e with m in [0.5, 1), so that the exponent of an integer is its bit length
             bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))
             total.index_add_(0, bucket.to(self.device), sums)
@@ -191,8 +183,4 @@ def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device |
 
 def context_loss(sums: Tensor) -> dict[str, float]:
     """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are omitted."""
-    means = {}
-    for bucket, (loss, scored) in enumerate(sums.tolist()):
-        if scored:
-            means[str(1 << bucket >> 1)] = loss / scored
-    return means
+    return {str(1 << k >> 1): loss / scored for k, (loss, scored) in enumerate(sums.tolist()) if scored}

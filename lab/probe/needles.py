@@ -53,11 +53,12 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     Raises: DataError for a missing, broken or empty file.
     """
     if run is not None and (run / KEPT).is_file():
-        copy = run / KEPT
         try:
-            return copy.read_bytes().decode("utf-8")
+            return (run / KEPT).read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{copy}: is damaged ({error}); restore it, or delete it and name a haystack") from error
+            raise DataError(
+                f"{run / KEPT}: is damaged ({error}); restore it, or delete it and name a haystack"
+            ) from error
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
@@ -97,8 +98,10 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
         return
     have = len(plain_ids(tokenizer, text))
     if have < n_tokens:
-        rule = f"has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice"
-        raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
+        raise DataError(
+            f"{source}: has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice; "
+            "give a longer text, or shorter lengths"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +151,10 @@ def make_case(
     fixed = len(head) + sum(len(ids) for ids, _ in planted) + len(tail) + answer_budget
     n_hay = length - fixed
     if n_hay < needles:
-        rule = f"too short for the needle test, whose fixed parts and answer_budget={answer_budget} take {fixed} tokens"
-        raise DataError(f"length={length}: {rule}; use {fixed + needles} or more")
+        raise DataError(
+            f"length={length}: too short for the needle test, whose fixed parts and answer_budget={answer_budget} take "
+            f"{fixed} tokens; use {fixed + needles} or more"
+        )
     hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
     places = sample_positions(boundaries, n_hay, needles, generator)
     return compose(numbers, hay, places, (head, planted, tail))
@@ -224,21 +229,16 @@ def first_numbers(text: str) -> set[str]:
     return numbers
 
 
-def count_found(text: str, numbers: Sequence[str], *, inside: bool = False) -> int:
-    """Count how many of the numbers are in the text as whole numbers, or also `inside` longer ones.
+def count_found(text: str, numbers: Sequence[str]) -> int:
+    """Count how many of the numbers are in the text as whole numbers.
 
     Example:
         >>> count_found("12, 345 and 6,789", ["345", "678"]), count_found("12, 345 and 6,789", ["6789"])
         (1, 1)
-        >>> count_found("12, 345 and 6789", ["345", "678"], inside=True)
-        2
     """
-    if inside:
-        return sum(number in text for number in numbers)
     answered = set(NUMBER.findall(text))
     for pattern in GROUPED:
-        for group in pattern.findall(text):
-            answered.add(NOT_DIGITS.sub("", group))
+        answered |= {NOT_DIGITS.sub("", group) for group in pattern.findall(text)}
     return sum(number in answered for number in numbers)
 
 
@@ -272,9 +272,7 @@ def cut_haystack(
 def next_word(text: str, start: int) -> int:
     """Return the index of the next word, or 0 after the last word."""
     match = re.compile(r"\s\S").search(text, max(0, start - 1))
-    if match is None or not start:
-        return 0
-    return match.start() + 1
+    return match.start() + 1 if match and start else 0
 
 
 def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
@@ -296,5 +294,7 @@ def check_spelling(tokenizer: Tokenizer, text: str, answers: Sequence[str], pass
     """
     spelled = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)
     if not passes(spelled):
-        rule = f"reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could pass"
-        raise DataError(f"tokenizer.json: {rule}; give the model's own tokenizer")
+        raise DataError(
+            f"tokenizer.json: reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could pass; "
+            "give the model's own tokenizer"
+        )

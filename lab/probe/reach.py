@@ -82,11 +82,8 @@ class Curve(NamedTuple):
 
 def to_curve(results: Sequence[LengthResult]) -> Curve:
     """Put the results of lengths side by side as arrays."""
-    lengths, rows = [], []
-    for result in results:
-        lengths.append(result.length)
-        rows.append((result.tests, result.passed, result.low, result.high))
-    return Curve(lengths, *np.array(rows, dtype=np.float64).T)
+    rows = [(result.tests, result.passed, result.low, result.high) for result in results]
+    return Curve([result.length for result in results], *np.array(rows, dtype=np.float64).T)
 
 
 def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, threshold: float) -> tuple[int, float]:
@@ -120,9 +117,7 @@ def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | 
     p = np.where(x > 0, betainc(np.maximum(x, 1), np.maximum(n - x + 1, 1), least), 1.0)
     is_shown = np.triu((x / n >= threshold) & (p <= LEVEL / k))
     rows = np.flatnonzero(is_shown.any(1))  # first distances of stretches
-    if not len(rows):
-        return None
-    return int(rows[-1])
+    return int(rows[-1]) if len(rows) else None
 
 
 def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequence[LengthResult], FloatArray]:
@@ -145,15 +140,13 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
     if curve.high[-1] < threshold:
         _, high = find_crossing(distances, curve.largest_high, threshold)
         values["reach_high"] = round(high, 1) or distances[0]
-    dips: list[int] = []
+    dips = []
     start = find_start(curve, threshold)
     if start is not None:
         _, shares = fit_reach(results, threshold)
         _, value = find_crossing(distances[start:], shares, threshold)
         values["reach"] = round(value, 1)
-        for distance, limit in zip(distances, curve.high, strict=True):
-            if distance < value and limit < threshold:
-                dips.append(distance)
+        dips = [near for near, limit in zip(distances, curve.high, strict=True) if near < value and limit < threshold]
     start = find_start(curve, threshold, margin=0.0)
     if start is not None:
         # Some distance of the stretch is at the threshold or above, so that reach is not nearer than its first.
@@ -178,16 +171,13 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
     """Find the reach of recorded tests, by distance; f there lies between those of the distances around it."""
     results = []
-    f: list[Any] = []
     for distance, row in sorted(rows.items()):
-        limits = share_limits(row["found"], row["n"], row.get("confidence", 0.95))
-        results.append(LengthResult(distance, row["n"], row["found"], [], *limits))
-        f.append(row.get("f"))
+        n, found = row["n"], row["found"]
+        results.append(LengthResult(distance, n, found, [], *share_limits(found, n, row.get("confidence", 0.95))))
+    f: list[Any] = [rows[distance].get("f") for distance in sorted(rows)]
     values = reach(results, threshold)
-    f_at_reach = None
-    if values["reach"] is not None and None not in f:
-        f_at_reach = round(np.interp(values["reach"], sorted(rows), f))
-    return {**values, "f_at_reach": f_at_reach}
+    is_known = values["reach"] is not None and None not in f
+    return {**values, "f_at_reach": round(np.interp(values["reach"], sorted(rows), f)) if is_known else None}
 
 
 def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:

@@ -45,12 +45,8 @@ def half_octaves(window: int, first: int = 2) -> list[int]:
         >>> half_octaves(64), half_octaves(64, NEAR)
         ([2, 4, 6, 8, 11, 16, 23, 32, 45], [16, 23, 32, 45])
     """
-    edges = []
-    for k in (2, *range(4, 2 * window.bit_length())):
-        edge = round(2 ** (k / 2))
-        if first <= edge <= LAST_BIN * window:
-            edges.append(edge)
-    return edges
+    edges = [round(2 ** (k / 2)) for k in (2, *range(4, 2 * window.bit_length()))]
+    return [edge for edge in edges if first <= edge <= LAST_BIN * window]
 
 
 class Target(NamedTuple):
@@ -128,12 +124,9 @@ class RecallTest:
 
         Shapes: (targets, 4), in the columns of SCORES; without evidence both contexts are the whole one.
         """
-        whole, cut = [], []  # each text ends with its target
-        for target in targets:
-            text = self.pieces[target.piece][: target.place + 1]
-            whole.append(text)
-            cut.append(text[-target.distance :])
-        texts = whole + cut
+        # Each text ends with its target.
+        texts = [self.pieces[target.piece][: target.place + 1] for target in targets]
+        texts += [text[-target.distance :] for text, target in zip(texts, targets)]
         out = np.zeros((2, len(texts)))
         # Longest first, so that the texts of a pass have about one length and little padding.
         waiting = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
@@ -188,5 +181,6 @@ class RecallTest:
             }
             for name, totals in zip(SCORES, of_scores, strict=True):
                 row[name] = float(totals[0, k] / n[0, k])
-            summaries.append({**row, "score": float(values[0, k]), "low": float(lows[k]), "high": float(highs[k])})
+            row |= {"score": float(values[0, k]), "low": float(lows[k]), "high": float(highs[k])}
+            summaries.append(row)
         return summaries

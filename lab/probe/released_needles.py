@@ -15,7 +15,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
@@ -34,7 +34,6 @@ ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by wheth
 LLAMA31 = "released_llama31"
 # Tokens by which a text may be longer than one with a piece more, because needles move to other pieces.
 SLACK = 64
-count_found = partial(needles.count_found, inside=True)
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,10 @@ def sample_draws(seed: int, test: int) -> Draws:
 def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
     length = limit + RELEASED_BUDGET
-    pieces = split_at_stops(haystack, GROUP if limit > LONG else 1)
+    pieces = split_at_stops(haystack, limit)
     tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     if tokens(0) > limit:
-        least = tokens(0) + RELEASED_BUDGET
-        raise DataError(f"length={length}: too short for the needle test; use {least} or more")
+        raise DataError(f"length={length}: too short for the needle test; use {tokens(0) + RELEASED_BUDGET} or more")
     n = min(estimate_pieces(tokenizer, haystack, limit, llama31), len(pieces) - 1)
     # Tokens do not strictly increase with pieces, as needles move. So the search starts where the text certainly fits,
     # and takes the first number of pieces that exceeds the limit, as the script does.
@@ -121,7 +119,7 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
 @lru_cache(maxsize=256)
 def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
     """Find about how many pieces the tests of a length have, by the first."""
-    pieces = split_at_stops(haystack, GROUP if limit > LONG else 1)
+    pieces = split_at_stops(haystack, limit)
     draws = sample_draws(0, 0)
     most = 1
     tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
@@ -131,8 +129,9 @@ def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bo
 
 
 @lru_cache(maxsize=2)
-def split_at_stops(haystack: str, size: int) -> tuple[str, ...]:
-    """Cut a text at its full stops, without the stops, in groups of `size` pieces."""
+def split_at_stops(haystack: str, limit: int) -> tuple[str, ...]:
+    """Cut a text at its full stops, without the stops, in the groups of pieces of prompts of `limit` tokens."""
+    size = GROUP if limit > LONG else 1
     pieces = haystack.split(".")
     return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
 
@@ -140,13 +139,16 @@ def split_at_stops(haystack: str, size: int) -> tuple[str, ...]:
 def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:
     """Write all but the task line; return it with the index of each number."""
     cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
-    text = ""
-    places = []
+    text, places = "", []
     for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts), strict=True):
         text += ".".join(pieces[begin:end]) + ". "
         places.append(len(text) + NEEDLE.index("{"))
         text += NEEDLE.format(number=number)
     return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + synthetic.QUESTION + ENDINGS[llama31], places
+
+
+def count_found(text: str, numbers: Sequence[str]) -> int:
+    return sum(number in text for number in numbers)
 
 
 def count_tokens(tokenizer: Tokenizer, text: str) -> int:
