@@ -188,10 +188,8 @@ def test_the_loop_of_the_readme(tokenizer, capsys):
     model, rows = llama().train(), torch.randint(5, 12, (2, 2, 90), generator=torch.Generator().manual_seed(0))
     counted = Counted(model)
     loader = [{"input_ids": ids, "labels": ids} for ids in rows]
-    exec(
-        code,
-        {"model": model, "tokenizer": tokenizer, "optimizer": torch.optim.SGD(model.parameters()), "loader": loader},
-    )
+    names = {"model": model, "tokenizer": tokenizer, "loader": loader}
+    exec(code, {**names, "optimizer": torch.optim.SGD(model.parameters())})
     reach, f, g = capsys.readouterr().out.split()
     assert reach == "None"  # of an untrained model
     assert (int(f), int(g)) == (counted.f[80], sum(counted.g[80:]))

@@ -42,14 +42,8 @@ def watched(sharding, tokenizer_path):
     again = lab.watch(model, window=96, input="tokens")
     again.load_state_dict(watch.state_dict())
     restored = again.frequency(reduce=True)
-    return (
-        own.tolist(),
-        total.tolist(),
-        demand.tolist(),
-        table.to_dict("list"),
-        (is_empty, len(records)),
-        restored.tolist(),
-    )
+    counts = [array.tolist() for array in (own, total, demand, restored)]
+    return *counts, table.to_dict("list"), (is_empty, len(records))
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
@@ -57,7 +51,7 @@ def test_ranks_are_added_up_and_probe_together(prepared, ranks, sharding):
     from lab.data.preparation import shard_folder
 
     first, second = ranks(2).run(watched, sharding, str(shard_folder(prepared) / "tokenizer.json"))
-    own, total, demand, table, failed, restored = first
+    own, total, demand, restored, table, failed = first
     assert [a + b for a, b in zip(own, second[0], strict=True)] == total == second[1] == restored
     assert total[:12] == [8 * (12 - i) for i in range(12)]
     rows = [row.tolist() for rank in (0, 1) for step in (0, 1) for row in tokens(10 * rank + step)]
@@ -66,6 +60,6 @@ def test_ranks_are_added_up_and_probe_together(prepared, ranks, sharding):
         found = brute.demand(row, [*row[1:], -100], [len(row)], lambda run, place: brute.repeat(run, place, N))
         expected = {d: expected.get(d, 0) + found.get(d, 0) for d in {*expected, *found}}
     assert demand == second[2] == [expected.get(d, 0) for d in range(96)]
-    assert table == second[3]
+    assert table == second[4]
     assert (table["n"], table["f"]) == ([3, 3], [total[40], total[60]])
-    assert failed == second[4] == (True, 1)
+    assert failed == second[5] == (True, 1)

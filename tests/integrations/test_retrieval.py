@@ -33,14 +33,8 @@ def tokenizer(run):
 
 def test_teacher_forcing_retrieves_what_greedy_decoding_answers(tokenizer):
     torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        initializer_range=0.5,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **sizes, initializer_range=0.5)
     model = transformers.LlamaForCausalLM(config).eval()
     probe = build_tests(tokenizer, 96, haystack=None, tests=TESTS, distances=None, seed=0)
     cases, is_greedy = [], []
@@ -64,9 +58,8 @@ def test_the_table_is_that_of_the_distance_command(prepared, run, tokenizer, cap
     model = open_model(run).model
     watch = lab.watch(model, tokenizer, window=96, input="tokens", haystack=load_haystack(None, prepared, tokenizer))
     table = watch.probe(tests=TESTS)
-    assert distance.main([str(run), f"--tests={TESTS}", "--digits=6", "-o", str(run / "out")]) == 0, (
-        capsys.readouterr().err
-    )
+    words = [str(run), f"--tests={TESTS}", "--digits=6", "-o", str(run / "out")]
+    assert distance.main(words) == 0, capsys.readouterr().err
     (file,) = (run / "out").glob("distance-*.jsonl")
     rows = pd.DataFrame(RunFolder(file.parent).read(file.name)).query("metric == 'found_by_distance'")
     assert table.columns.tolist() == [*COLUMNS]

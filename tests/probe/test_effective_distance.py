@@ -11,7 +11,7 @@ from lab.positions import distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, build_distance_probe, log_probs
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.limits import LengthResult, share_limits
+from lab.probe.limits import share_limits
 from lab.probe.measuring import Measuring, ModelInTraining, reach_record
 from lab.probe.probe import Worker
 from lab.probe.reach import reach
@@ -51,22 +51,6 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
     assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
     assert probe.record(results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
-
-
-@pytest.mark.parametrize(
-    ("found", "threshold", "expected"),
-    [  # upper limits of 10, 9, 6, 4, 2, 1, 0 of 10: 1, 0.998, 0.878, 0.738, 0.556, 0.445, 0.308; lower one of 10: 0.692
-        pytest.param((10, 10, 6, 2), 0.8, (50.0, None, 64.9), id="between"),  # 60 + 20 (0.878 - 0.8) / (0.878 - 0.556)
-        pytest.param((7, 10, 4, 0), 0.8, (None, None, 55.2), id="too_few"),  # 17 of 20; high 1, 1, 0.738
-        pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
-        pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
-        pytest.param((10, 9, 9, 10), 0.8, (80.0, None, None), id="to_the_end"),
-    ],
-)
-def test_reach_by_hand(found, threshold, expected):
-    curve = [LengthResult(20 * k, 10, n, [], *share_limits(n, 10, 0.95)) for k, n in enumerate(found, 1)]
-    values = reach(curve, threshold)
-    assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
 
 
 def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):

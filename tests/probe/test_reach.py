@@ -92,6 +92,20 @@ def test_reach_by_hand(found, expected):
     assert (values["reach"], values["reach_low"], values["dips"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("found", "threshold", "expected"),
+    [  # upper limits of 10, 9, 6, 4, 2, 1, 0 of 10: 1, 0.998, 0.878, 0.738, 0.556, 0.445, 0.308; lower one of 10: 0.692
+        pytest.param((10, 10, 6, 2), 0.8, (50.0, None, 64.9), id="between"),  # 60 + 20 (0.878 - 0.8) / (0.878 - 0.556)
+        pytest.param((7, 10, 4, 0), 0.8, (None, None, 55.2), id="too_few"),  # 17 of 20; high 1, 1, 0.738
+        pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
+        pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
+    ],
+)
+def test_limits_of_reach_by_hand(found, threshold, expected):
+    values = reach(curve(found, 10, (20, 40, 60, 80)), threshold)
+    assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
+
+
 def test_neighbours_are_not_joined_to_exactly_the_threshold():
     """1 at four distances and .75 at ten pool to .82: reach is near the fourth, 60, and not at the end."""
     assert 60 < reach(curve([64] * 4 + [48] * 10, 64), 0.8)["reach"] < 72
