@@ -18,11 +18,9 @@ def load(path, bpe):
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        pytest.param("a.json", json.dumps({"text": "one ü", "n": 3}), "one ü", id="json"),
-        pytest.param("a.jsonl", '{"text": "one"}\n\n{"text": "two"}\n', "one\ntwo", id="jsonl"),
-        pytest.param(
-            "a.jsonl", '{"text": "one\u2028two\x85three"}', "one\u2028two\x85three", id="jsonl_line_separator"
-        ),
+        ("a.json", json.dumps({"text": "one ü", "n": 3}), "one ü"),
+        ("a.jsonl", '{"text": "one"}\n\n{"text": "two"}\n', "one\ntwo"),
+        ("a.jsonl", '{"text": "one\u2028two\x85three"}', "one\u2028two\x85three"),
     ],
 )
 def test_a_file_is_read(tmp_path, bpe, name, content, text):
