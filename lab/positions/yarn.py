@@ -190,9 +190,7 @@ class LongRope(FrequencyMethod):
             if len(getattr(self, name)) != head_dim // 2:
                 rule = f"must be {head_dim // 2}, half of head_dim; change them"
                 raise ConfigError(f"{name}={len(getattr(self, name))} numbers: {rule}")
-        factors = self.short_factor
-        if (self.length or 0) > self.train_len:
-            factors = self.long_factor
+        factors = self.long_factor if (self.length or 0) > self.train_len else self.short_factor
         plain = Rope().inv_freq(head_dim, theta)
         return plain / plain.new_tensor(factors)
 
