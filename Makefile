@@ -3,7 +3,7 @@
 # make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
 # make lock   write requirements.lock anew, after a change of versions; needs uv and the index.
 # make docs   build the documentation site in build/docs, without network; a warning is an error.
-# make pictures   draw the pictures of the pages anew; trains the demo's runs where they are missing.
+# make pictures   plot the pictures of the pages again; trains the demo's runs where they are missing.
 # They need Python 3.11, 3.12 or 3.13 only.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -48,7 +48,7 @@ class Record(BaseModel):
 
     @model_validator(mode="after")
     def states_its_outcome(self) -> Record:
-        """Refuse a success without figures and a failure without a reason."""
+        """Reject a success without figures and a failure without a reason."""
         if (self.status == "ok") != (self.reason is None) or (self.status == "ok" and not self.figures):
             raise ValueError(f"status={self.status}: needs {'figures' if self.status == 'ok' else 'a reason'} alone")
         return self

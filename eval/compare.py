@@ -58,7 +58,7 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
     """Put results into lines and columns, test the differences to the first column, and count older results.
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
-    twice, the one of more tests is taken, or the later one.
+    repeatedly, the one of more tests is taken, or the later one.
     """
     frame = add_arms(records)
     is_setting = False

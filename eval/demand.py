@@ -30,9 +30,10 @@ from annotated_types import Ge, Le
 from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
-from lab.core import command, errors, launch, schema
+from lab.core import command, launch, schema
 from lab.core.arguments import parse_method, read_options, settings_lines
 from lab.core.chart import plot_rows
+from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
@@ -72,7 +73,7 @@ def report(request: Request) -> Result:
     if (place / source.CONFIG).is_file():
         if request.options:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
-            raise errors.ConfigError(*[f"--{name}: {rule}" for name in {**own, **settings}])
+            raise ConfigError(*[f"--{name}: {rule}" for name in {**own, **settings}])
         experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:

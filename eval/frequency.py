@@ -45,11 +45,11 @@ class FrequencyOptions(schema.Section):
 
     def rules(self) -> list[str]:
         """Reject positions that no pair of tokens has."""
-        faults = []
+        errors = []
         for i in self.positions:
             if i >= min(self.window):
-                faults.append(f"positions={i}: must be < {min(self.window)}, the window; lower it")
-        return faults
+                errors.append(f"positions={i}: must be < {min(self.window)}, the window; lower it")
+        return errors
 
 
 def report(request: Request) -> Result:

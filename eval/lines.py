@@ -2,7 +2,7 @@
 
     probe-lab lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
+Tests have as many lines as fit into a length in the model's own tokens. Scores have exact 95% limits:
 
     probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
@@ -62,7 +62,7 @@ class LinesOptions(cases.ChatOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
-    """Lengths in tokens, with commas between them, prompt and answer together, filled with as many lines as they hold;
+    """Lengths in tokens, with commas between them, prompt and answer together, filled with all lines that fit;
     default: powers of two from a quarter of the training window up to it, with room for a test."""
     tests: Tests = 50
     """Tests of each length."""
@@ -167,7 +167,7 @@ class LineRetrieval(run.Measure):
             yield run.Cell(row, self.options.tests, length, f"{length:,} tokens", f"length-{length}")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
-        """Run the tests of one length, each with as many lines as it holds."""
+        """Run the tests of one length, each with all lines that fit."""
         cases = []
         tokens = []
         lines = []

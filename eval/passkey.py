@@ -20,7 +20,7 @@ sentences of filler again and again, cut at any letter:
     task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...
 
 `lab` asks in the words that the lab's own small models are trained on. It hides one needle of the four-needle test in
-filler of the run's corpus, cut between words. The number has as many digits as the corpus's. A depth d puts d of the
+filler of the run's corpus, cut between words. The number has the corpus's number of digits. A depth d puts d of the
 filler before the number. Three things differ from the released scripts. The key has exactly its number of digits
 (theirs is drawn from 1 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter
 or word more of filler allows (theirs counts letters). The first number of the answer must be the key (theirs compares
@@ -67,7 +67,7 @@ class PasskeyOptions(command.CellOptions):
 
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; default: powers of two from a quarter
-    of the training window up to twice the window, those with room for a test."""
+    of the training window up to 2x the window, those with room for a test."""
     depths: Annotated[int, Ge(2), Le(101)] = 11
     """Depths, evenly spaced from the filler's beginning to its end."""
     tests: Tests = 20

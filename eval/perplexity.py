@@ -15,7 +15,7 @@ loss over whole windows, of all tokens but a window's first. One text has no int
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
 LongPPL (arXiv:2410.23771) is the perplexity of key tokens, those that the model of --evaluator predicts well, and well
-only by what lies more than --short tokens back (eval/engine/sliding.py). It has the model's own tokenizer, and reads
+only by what is more than --short tokens back (eval/engine/sliding.py). It has the model's own tokenizer, and reads
 each document whole. Here the same model chooses:
 
     probe-lab perplexity models/Llama-3.1-8B --text=pg19/ --lengths=32768 --tokens=65536 --evaluator=models/Llama-3.1-8B
@@ -25,7 +25,7 @@ that were measured on the same documents, so that one call for each compares met
 
     probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --distance=dca:train_len=2048
 
-Prints a table. Beside perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
+Prints a table. Next to perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
 bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length to
 perplexity.jsonl once it is known. A second call continues from there. perplexity-cases/ holds every document's loss.
 """
@@ -91,24 +91,24 @@ class PerplexityOptions(CellOptions):
 
     def rules(self) -> list[str]:
         """Reject strides and cuts that contradict the lengths."""
-        faults = []
+        errors = []
         if self.short is not None and self.evaluator is None:
-            faults.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
+            errors.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
         lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
             # A stride above the context leaves tokens between two windows that neither of them scores.
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
-            faults.append(f"stride={self.stride}: {rule}; lower it")
+            errors.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
             for name in OF_DOCUMENTS:
                 value = getattr(self, name)
                 if value is not None:
-                    faults.append(f"{name}={value}: all documents are joined; leave it out")
-            return faults
+                    errors.append(f"{name}={value}: all documents are joined; leave it out")
+            return errors
         least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
-            faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
-        return faults
+            errors.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
+        return errors
 
 
 class Perplexity(Measure):

@@ -19,12 +19,12 @@ long ids go on without a gap, and f at quarters of the window. These are pairs o
 (arXiv:2410.18745, Eq. 2, over ids instead of places). f(i) / f(0) is the share of tokens that see one at distance i.
 The last rows are ids without gaps, which give max(1 - i / n, 0). Figure 3 of arXiv:2409.00509 compares methods so,
 without numbers. Its text has, at a window of 128K, a mean run of 88 for LongRecipe and nearly 0 for RPES, and a mean
-distance of LongRecipe that is about twice PoSE's:
+distance of LongRecipe that is about 2x PoSE's:
 
     probe-lab positions pose --n_tokens 2048 --target_len 8192
     probe-lab positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
-Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
+Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture is in results/, or in FOLDER of -o.
 """
 
 import json
@@ -41,9 +41,10 @@ from eval.engine.lengths import natural_lengths
 from eval.engine.matrix import compute_cells, format_matrix, format_number, format_stretches, list_values
 from eval.engine.rows import Result, to_text
 from lab import skip
-from lab.core import chart, errors, schema
+from lab.core import chart, schema
 from lab.core.arguments import parse_method, read_options, settings_lines
 from lab.core.command import NOTHING_WRITTEN, start
+from lab.core.errors import ConfigError, look_up
 from lab.core.types import FloatArray, IntArray, Row
 from lab.counts import PositionCounts
 from lab.data.selecting import split_sentences
@@ -85,22 +86,22 @@ def show(request: command.Request) -> Result:
     config, options = parse(request)
     is_skip = isinstance(options, SkipOptions)
     length = options.n_tokens if is_skip else options.length
-    faults = [f"--{fault}" for fault in config.length_faults(length)]
+    errors = [f"--{error}" for error in config.length_errors(length)]
     if is_skip and request.plots:
-        faults.append("--plot: a skip method has no picture; leave it out")
-    if faults:
-        raise errors.ConfigError(*faults)
+        errors.append("--plot: a skip method has no picture; leave it out")
+    if errors:
+        raise ConfigError(*errors)
     summarize = show_skip if is_skip else show_matrix
     text, rows = summarize(config, options)
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
 def parse(request: command.Request) -> tuple[Any, Any]:
-    """Build the method and the command's options for it; faults name options as they are written."""
+    """Build the method and the command's options for it; errors name options as they are written."""
     named = parse_method(str(request.model), "METHOD")
     method = named.pop("method")
     parameters = {**named, **request.options}
-    config_class = errors.look_up(METHODS, method, "METHOD")
+    config_class = look_up(METHODS, method, "METHOD")
     options_class: type[Any] = SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
     options = {}
     for item in fields(options_class):
@@ -108,9 +109,9 @@ def parse(request: command.Request) -> tuple[Any, Any]:
             options[item.name] = parameters.pop(item.name)
     try:
         config = read_options(config_class, parameters)
-    except errors.ConfigError as error:
-        # Raise the faults of both together.
-        read_options(options_class, options, error.faults)
+    except ConfigError as error:
+        # Raise the errors of both together.
+        read_options(options_class, options, error.errors)
     return config, read_options(options_class, options)
 
 
@@ -191,7 +192,7 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     n, target_len = options.n_tokens, config.target_len
     if target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
-        raise errors.ConfigError(f"--target_len={target_len}: {rule}")
+        raise ConfigError(f"--target_len={target_len}: {rule}")
     texts: dict[str, Iterator[IntArray]] = {config.method: sample_ids(config, options)}
     for length in (n, target_len):
         texts[f"0 .. {length - 1}"] = iter([np.arange(length)])

@@ -38,8 +38,9 @@ from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
 from eval.engine.rows import Column, Results, columns_text, limits, short_hash
-from lab.core import chart, errors
+from lab.core import chart
 from lab.core.command import start
+from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult
@@ -64,18 +65,18 @@ class ByLength(needles.NeedleMeasure):
         by = options.by
         if by is None:
             by = "method" if len(request.distances) > 1 else "length"
-        faults = []
+        errors = []
         for name in sorted({*itertools.chain(*OTHERS.values())} - {*OTHERS[by]}):
             value = getattr(options, name)
             if value is not None:
-                faults.append(f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out")
+                errors.append(f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out")
         if by == "method":
             for key, value in request.overrides.items():
-                faults.append(f"--{key}={value}: several methods are set by this command itself; leave it out")
+                errors.append(f"--{key}={value}: several methods are set by this command itself; leave it out")
         elif len(request.distances) > 1:
-            faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
-        if faults:
-            raise errors.ConfigError(*faults)
+            errors.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
+        if errors:
+            raise ConfigError(*errors)
         return {"length": ByLength, "depth": depths.ByDepth, "method": ByMethod}[by]
 
     @property

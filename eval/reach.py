@@ -85,7 +85,7 @@ def analyse(request: Request) -> Result:
         settings = collect_settings(runs)
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
         every = read_points(runs, distance, last_only=options.last)
-    acquired = every[every["begun"]]
+    acquired = every[every["acquired"]]
     is_bounded = np.isfinite(acquired["low"]) | np.isfinite(acquired["high"])
     points = acquired[(acquired["f"] > 0) & is_bounded].reset_index(drop=True)
     if points.empty:
@@ -97,14 +97,14 @@ def analyse(request: Request) -> Result:
     settings = collect_settings({name: run for name, run in runs.items() if name in used})
     arms, common = without_common(name_arms(settings))
     points["arm"] = points["run"].map(arms)
-    columns, faults = select_separable(points, COLUMNS)
+    columns, errors = select_separable(points, COLUMNS)
     model = fit(points, columns)
     exact = int(is_measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     outcomes = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
         f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {outcomes}\n"
-        f"left out {len(every) - len(acquired)} that have not begun, {len(acquired) - len(points)} without f at "
+        f"skipped {len(every) - len(acquired)} without retrieval, {len(acquired) - len(points)} without f at "
         f"{distance} tokens or a limit of reach\n"
         f"arms differ in: {', '.join(find_differences(settings)) or 'nothing'}"
     ]
@@ -115,7 +115,7 @@ def analyse(request: Request) -> Result:
     else:
         limits, n_bases = jackknife(points, model)
         tables["coefficients"] = limits
-        parts.append(regression_text(limits, model, n_bases, faults))
+        parts.append(regression_text(limits, model, n_bases, errors))
         for by in ("base", "arm"):
             models = compare(points, list_models(columns), by)
             tables[f"models by {by}"] = models
@@ -125,7 +125,7 @@ def analyse(request: Request) -> Result:
         lines.append(f"in most arms: {common}")
     parts.append("\n".join([*lines, *define_names(tables["arms"].index)]))
     if model is not None:
-        parts.append(answer(points, columns, faults, options.margin))
+        parts.append(answer(points, columns, errors, options.margin))
     rows = []
     for name, table in tables.items():
         rows += [{"table": name, **row} for row in table.reset_index().to_dict("records")]
@@ -145,7 +145,7 @@ def list_models(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return {**models, "all": columns}
 
 
-def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults: Mapping[str, str]) -> str:
+def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors: Mapping[str, str]) -> str:
     """Write the regression with its limits, and the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
     if len(table):
@@ -153,15 +153,15 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults
     lines.append(f"{CONFIDENCE:g} limits by the jackknife over {n_bases} bases, or runs without one")
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open, where reach was only bounded, or one base alone tells")
-    by_fault: dict[str, list[str]] = {}
-    for column, fault in faults.items():
-        by_fault.setdefault(fault, []).append(column)
-    for fault, columns in by_fault.items():
-        lines.append(f"not in the regression, {fault}: {', '.join(columns)}")
+    by_error: dict[str, list[str]] = {}
+    for column, error in errors.items():
+        by_error.setdefault(error, []).append(column)
+    for error, columns in by_error.items():
+        lines.append(f"not in the regression, {error}: {', '.join(columns)}")
     return "\n".join(lines)
 
 
-def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, str], margin: float) -> str:
+def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, str], margin: float) -> str:
     """Write what moved reach, what did not, and what is open or was held."""
     by_constant = []
     constants = CONSTANTS if DEMAND in columns else CONSTANTS[:1]
@@ -183,8 +183,8 @@ def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, 
     logs = points["low"].where(np.isfinite(points["low"]), points["high"])
     censoring = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
     reasons = {CONSTANT: f"the same in all points, where reach is {range_of(np.exp(logs), censoring)}", HELD: HELD}
-    for name, fault in faults.items():
-        answers.setdefault(reasons.get(fault, "not told apart, or not in all records"), []).append(name)
+    for name, error in errors.items():
+        answers.setdefault(reasons.get(error, "not told apart, or not in all records"), []).append(name)
     named = "; ".join([f"{text}: {', '.join(names)}" for text, names in answers.items() if names])
     lines = [f"As far as {points['arm'].nunique()} arms can say, {named}."]
     if changed:

@@ -125,7 +125,7 @@ class Recall(texts.OnTexts):
         """Score the targets, and make a row for each bin."""
         test = self.test
         contexts = []
-        # Each target is scored twice: with the whole context, and with the cut one, which is whole without evidence.
+        # Targets are scored two times: with the whole context, and with the cut one, which is whole without evidence.
         for target in test.targets:
             cut = target.distance - 1 if target.distance else target.place
             contexts += [(1, target.place), (1, cut)]
@@ -202,7 +202,7 @@ def read_evidence(word: str) -> Evidence:
     try:
         return validated(kind, settings)
     except ConfigError as error:
-        raise ConfigError(*[f"--evidence.{fault}" for fault in error.faults]) from error
+        raise ConfigError(*[f"--evidence.{message}" for message in error.errors]) from error
 
 
 main = Recall.main

@@ -43,7 +43,7 @@ For readers who know what they want to run and look for its name: every command,
 option, written from the code by `probe-lab docs > docs/settings.md`. It assumes a run or a model. Wrong input is a line
 for each error, with the rule and the fix, and exit status 2.
 
-Lengths, distances and positions are in tokens, `_seconds` in seconds, `_bytes` in bytes; a `_frac` or a `_prob` lies
+Lengths, distances and positions are in tokens, `_seconds` in seconds, `_bytes` in bytes; a `_frac` or a `_prob` is
 between 0 and 1. A setting is a line of the YAML file, or `--name=value`. A name that is listed several times belongs to
 the choice (`name` or `method`) listed before it, which has an anchor: `settings.md#position.distance.string`.
 `required` settings have no default; `null` means none. CONFIG is a file, or the name of one in `configs/`, which an

@@ -7,13 +7,13 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     probe-lab fit configs/cpu_demo.yaml
     probe-lab fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
     probe-lab fit configs/cpu_demo.yaml --resume               continue after Ctrl-C, or start if there is nothing yet
-    probe-lab fit configs/cpu_demo.yaml --restart              begin anew; the old run folder becomes NAME.before-1
+    probe-lab fit configs/cpu_demo.yaml --restart              start again; the old run folder becomes NAME.before-1
     probe-lab fit configs/tiny_2k.yaml --print_config          print every setting
     probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
 
     probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
 
---dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib refuses a run that
+--dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib rejects a run that
 GPUs of so many GiB cannot hold with 5% to spare. --utilisation is the share of the GPUs' peak that causal FLOPs take,
 for hours by your own figure. --profile trains six steps apart from the run, and writes a trace and a table to FOLDER,
 or to RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
@@ -54,8 +54,8 @@ def parse(args: Arguments) -> Experiment:
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
     flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
-    if faults := [f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]]:
-        raise ConfigError(*faults)
+    if errors := [f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]]:
+        raise ConfigError(*errors)
     return load_experiment(Path(args.positional[0]), args.settings)
 
 
@@ -81,11 +81,11 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
                 tell(f"{type(error).__name__} ({first_line(error)})", launch)
             raise
 
-    def report(fault: str) -> None:
+    def report(message: str) -> None:
         """Print an error once for each node, all of whose processes find the same, and tell the other ranks."""
         if launch.local_rank == 0:
-            show(fault, error=True)
-        tell(fault, launch)
+            show(message, error=True)
+        tell(message, launch)
 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     if "--profile" in arguments:
@@ -120,7 +120,7 @@ if __name__ == "__main__":
 
         if options.profile:
             return profile_experiment(experiment, None if options.o is None else Path(options.o))
-        return run_experiment(experiment, options.resume, again, restart=options.restart, begun=begun)
+        return run_experiment(experiment, options.resume, again, restart=options.restart, started=started)
 
     # The libraries read these variables once, as they are loaded.
     # Threads that spin while they wait take the cores from others, and cost up to 8 times.
@@ -134,5 +134,5 @@ if __name__ == "__main__":
     bytearray(24 * 2**20)
     # torch.profiler's library prints its own stages.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    begun = follow_torchrun(os.environ)
+    started = follow_torchrun(os.environ)
     raise SystemExit(read_arguments(sys.argv[1:], train))

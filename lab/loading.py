@@ -35,7 +35,7 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import paper_parameters
-from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, check_files, open_checkpoint, refusing
+from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, check_files, open_checkpoint, rejecting
 from lab.runs.recovery import read_state
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, find_tokenizer, is_hub_id
 
@@ -137,7 +137,7 @@ def open_hugging_face(
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
     table = None
-    if settings["model_type"] in folders.FAMILIES and not folders.find_faults(settings, frequency is not None):
+    if settings["model_type"] in folders.FAMILIES and not folders.find_errors(settings, frequency is not None):
         if frequency is not None:
             cfg = folders.decoder_config(settings, own_frequencies=True)
             table = Frequencies.of(frequency, cfg.head_dim, cfg.theta)
@@ -161,9 +161,9 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
     rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
     others = [key for key in overrides if key.partition(".")[0] != "position"]
-    faults = [f"{key}={overrides[key]}: {rule}" for key in others]
-    if faults:
-        raise ConfigError(*faults)
+    errors = [f"{key}={overrides[key]}: {rule}" for key in others]
+    if errors:
+        raise ConfigError(*errors)
     values = nest(overrides)
     # STRING's shift and window follow from the folder's training length, which its dataclass does not know.
     chosen = part(values, "position")
@@ -211,7 +211,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
         return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
     checkpoint = open_checkpoint(place.folder)
-    with refusing(checkpoint.state):
+    with rejecting(checkpoint.state):
         shared = read_state(checkpoint)["shared"]
     weights = read_parameters(checkpoint)
     for name, first in shared.items():  # a tied head, which is stored as the embedding
@@ -226,7 +226,7 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """
     parts: dict[str, list[tuple[int, Tensor]]] = {}  # of each weight, with the number of their first row
     checkpoint.name_strays()
-    with refusing(checkpoint.folder):
+    with rejecting(checkpoint.folder):
         for path in checkpoint.tensor_files(WEIGHTS):
             with safe_open(path, framework="pt") as file:
                 shards = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
@@ -249,7 +249,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Give a model the weights of a checkpoint; reject one of other shapes."""
     read = read_parameters(checkpoint)
-    with refusing(checkpoint.folder):
+    with rejecting(checkpoint.folder):
         for name, weight in model.named_parameters():
             if name not in read or read[name].shape != weight.shape:
                 raise ValueError(f"it does not hold {name} as {tuple(weight.shape)}")

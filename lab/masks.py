@@ -102,11 +102,11 @@ class WindowMask(Method):
         if run.data.schedule is not None and not is_known:
             other = "data.schedule.start"
         if other is not None:
-            yield run.fault(name, f"does not go with {other}; leave one of them out")
+            yield run.format_error(name, f"does not go with {other}; leave one of them out")
         if run.data.mode != "concatenated":
-            yield run.fault(name, "needs windows of several documents; set data.mode: concatenated")
+            yield run.format_error(name, "needs windows of several documents; set data.mode: concatenated")
         if not is_known:
-            yield from run.order_faults("mask.method" if self.chunks is None else "mask.chunks")
+            yield from run.order_errors("mask.method" if self.chunks is None else "mask.chunks")
 
     @property
     def is_anchored(self) -> bool:
@@ -132,7 +132,9 @@ class WindowMask(Method):
     def rules(self) -> list[str]:
         if self.chunks is None or self.shuffles:
             return []
-        return [self.fault("chunks", f"does not go with method: {self.method}; leave it out, or use another mask")]
+        return [
+            self.format_error("chunks", f"does not go with method: {self.method}; leave it out, or use another mask")
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +239,7 @@ class Arrangement:
                 # the row keeps its order, and a token takes the id of its index in the shuffled window
                 ids[order] = ids.copy()
         if mask.method == "causal" and block is None:
-            return [TokenRun(tokens, targets, ids)]  # the usual window, at twice the speed of what follows
+            return [TokenRun(tokens, targets, ids)]  # the usual window, at 2x the speed of what follows
         groups = np.asarray(mask.group(documents))
         order = np.argsort(groups, kind="stable")
         tokens, targets, groups = tokens[order], targets[order], groups[order]

@@ -6,7 +6,7 @@
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
 A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder. All must be of
-one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
+one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Default: equal weights
 shares, which for two models are LongRecipe's 0.5 and 0.5:
 
     probe-lab merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
@@ -109,13 +109,13 @@ def check_shapes(models: Models) -> None:
         cfg = model.decoder.cfg
         settings[path] = dataclasses.asdict(cfg) | {"attention_width": cfg.width}
     (first, ours), *others = settings.items()
-    faults = []
+    errors = []
     for path, theirs in others:
         for name, value in ours.items():
             if name not in FREE and theirs[name] != value:
-                faults.append(f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}")
-    if faults:
-        raise ConfigError(*faults)
+                errors.append(f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}")
+    if errors:
+        raise ConfigError(*errors)
 
 
 def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, int | None]:
@@ -142,7 +142,7 @@ def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, in
 def find_shared_tokenizer(models: Models) -> Path | None:
     """Find the tokenizer.json of the first model that has one, if any; reject models of other vocabularies."""
     shared = first = vocabulary = None
-    faults = []
+    errors = []
     for path in models:
         file = find_tokenizer(path.resolve())
         if file is None:
@@ -150,9 +150,9 @@ def find_shared_tokenizer(models: Models) -> Path | None:
         if vocabulary is None:
             shared, first, vocabulary = file, path, load_tokenizer(file).get_vocab()
         elif load_tokenizer(file).get_vocab() != vocabulary:
-            faults.append(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}")
-    if faults:
-        raise ConfigError(*faults)
+            errors.append(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}")
+    if errors:
+        raise ConfigError(*errors)
     return shared
 
 

@@ -17,8 +17,8 @@ chunk, and its id is 0. At n = 6 and T = 12, with a = 2 and u = 5 of 0 .. 6:
 Source: arXiv:2409.00509, section 5.1, which cites PoSE (arXiv 2309.10400); the two ranges are those of PoSE's own
 code, src/train_pose.py. That code also takes the second chunk's text from a later part of a longer document; here the
 caller provides the tokens. The PoSE baseline in LongRecipe's code differs: ids break at an index uniform in
-0 .. T - n instead of at a, which lies beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000).
-LongRecipe's mean pair distance is about twice that of this baseline, as the paper reports, and 1.5 times that of PoSE
+0 .. T - n instead of at a, which is beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000).
+LongRecipe's mean pair distance is about 2x that of this baseline, as the paper reports, and 1.5 times that of PoSE
 as here.
 
 RPES (randomized positional encoding): the ids are a sorted random sample of those of the target window.
@@ -102,25 +102,27 @@ class Skip(Method):
     ) -> IntArray:
         """Draw rising ids below target_len for a checked sample: int64 (n_sentences,) -> int64 (n_tokens,)."""
 
-    def length_faults(self, n_tokens: int) -> list[str]:
-        """List the parameters' faults for a sample of `n_tokens`, as lines that begin with the field."""
+    def length_errors(self, n_tokens: int) -> list[str]:
+        """List the parameters' errors for a sample of `n_tokens`, as lines that begin with the field."""
         if self.target_len < n_tokens:
             why = "or the ids do not fit below it (the paper trains on samples of 30% of the target window)"
             rule = f"must be >= n_tokens={n_tokens}, {why}"
-            return [self.fault("target_len", f"{rule}; raise it or shorten the sample")]
+            return [self.format_error("target_len", f"{rule}; raise it or shorten the sample")]
         return []
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
         if run.data.schedule is not None:
-            yield run.fault("skip.method", "does not go with data.schedule.start; leave one of them out")
+            yield run.format_error("skip.method", "does not go with data.schedule.start; leave one of them out")
         if self.target_len <= run.data.window:
             rule = f"must be > data.window={run.data.window}, or there is nothing to skip; raise it"
-            yield run.fault("skip.target_len", rule)
+            yield run.format_error("skip.target_len", rule)
         if self.selects:
             if run.data.mode != "concatenated":
-                yield run.fault("skip.selection", "needs windows of several documents; set data.mode: concatenated")
-            yield from run.order_faults("skip.selection")
+                yield run.format_error(
+                    "skip.selection", "needs windows of several documents; set data.mode: concatenated"
+                )
+            yield from run.order_errors("skip.selection")
 
     @property
     def selects(self) -> bool:
@@ -131,7 +133,7 @@ class Skip(Method):
 def mean_distance(ids: IntArray) -> float:
     """Compute the mean of q_pos - k_pos over all pairs of a token and an earlier one, in tokens; nan without a pair.
 
-    The step from one token to the next is part of the distance of all pairs that it lies between.
+    The step from one token to the next is part of the distance of all pairs that it is between.
 
     Shapes: (n_tokens,), strictly increasing.
     Example:
@@ -142,7 +144,7 @@ def mean_distance(ids: IntArray) -> float:
     if n < 2:
         return math.nan
     before = np.arange(1, n)  # tokens before each step; n - before are after it
-    parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step lies between
+    parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step is between
     return float(np.diff(ids) @ parted)
 
 
@@ -243,25 +245,25 @@ def skip_positions(
     Shapes: int64 (n_tokens,).
     Raises: ConfigError with a line for every wrong argument.
     """
-    faults = []
+    errors = []
     if isinstance(method, Skip):
         config = method
         if target_len is not None:
-            faults.append(f"target_len={target_len}: would be ignored, the section has its own; leave it out")
+            errors.append(f"target_len={target_len}: would be ignored, the section has its own; leave it out")
     else:
         config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)  # type: ignore[arg-type]
     lengths = None if sentence_lengths is None else np.asarray(sentence_lengths)
     if not isinstance(n_tokens, Integral) or n_tokens < 1:
-        faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
+        errors.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
     else:
-        faults += config.length_faults(n_tokens) + sentence_faults(config, n_tokens, lengths)
-    if faults:
-        raise ConfigError(*faults)
+        errors += config.length_errors(n_tokens) + sentence_errors(config, n_tokens, lengths)
+    if errors:
+        raise ConfigError(*errors)
     return config.position_ids(n_tokens, lengths, generator)
 
 
-def sentence_faults(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
-    """List the faults of the sentence lengths, as lines that begin with the argument."""
+def sentence_errors(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
+    """List the errors of the sentence lengths, as lines that begin with the argument."""
     if not config.needs_sentences:
         if lengths is None:
             return []

@@ -165,7 +165,7 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
 
 
 def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
-    """Check that evidence lies in the target's own run, and that a run's evidence does not depend on its pack."""
+    """Check that evidence is in the target's own run, and that a run's evidence does not depend on its pack."""
     built = validated(method, parameters)
     for seed in SEEDS:
         generator = np.random.default_rng(seed)

@@ -10,7 +10,7 @@
 Nothing is changed. Records grow: what was written of them after the last checkpoint or probe has no hash yet, and is
 checked for whole lines in order.
 
-With faults, one line for each, the exit status is 1.
+With errors, one line for each, the exit status is 1.
 """
 
 import math
@@ -21,12 +21,12 @@ from pathlib import Path
 from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.core.files import FileEntry, faults_in, read_entries, read_object, sha256
+from lab.core.files import FileEntry, errors_in, read_entries, read_object, sha256
 from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
-from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, find_faults
+from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, find_errors
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import read_state
 
@@ -61,14 +61,14 @@ def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -
 
 
 def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
-    """Hash the files that the manifest `name` lists; others are faults, unless they are hidden or as `unlisted`."""
-    faults = [f"{fault}; {RESTORE}" for fault in faults_in(folder, files)]
+    """Hash the files that the manifest `name` lists; others are errors, unless they are hidden or as `unlisted`."""
+    errors = [f"{error}; {RESTORE}" for error in errors_in(folder, files)]
     for path in folder.iterdir():
         # A hidden file is one that a kill left half written, or that the system keeps.
         if path.name not in (name, *files) and not path.match(".*") and not path.match(unlisted):
-            faults.append(f"{path}: is not listed in {name}; move it elsewhere")
-    if faults:
-        raise CheckpointError("\n".join(sorted(faults)))
+            errors.append(f"{path}: is not listed in {name}; move it elsewhere")
+    if errors:
+        raise CheckpointError("\n".join(sorted(errors)))
 
 
 def checks_of_shard(shard: Path) -> Iterator[Check]:
@@ -107,7 +107,7 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
 
 def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
-    faults = find_faults(run)
+    errors = find_errors(run)
     manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
     # A run that was killed as it began has not entered its files yet; a resume writes and enters them.
     if BEGINS not in manifest:
@@ -115,9 +115,9 @@ def check_manifest(run: Path) -> None:
         if checkpoints.candidates(run / "checkpoints"):
             needed.append("metrics.jsonl")
         missing = [name for name in needed if name not in manifest["files"]]
-        faults += [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing]
-    if faults:
-        raise CheckpointError("\n".join(faults))
+        errors += [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing]
+    if errors:
+        raise CheckpointError("\n".join(errors))
 
 
 def check_counts(folder: RunFolder) -> None:
@@ -141,25 +141,25 @@ def check_order(folder: RunFolder, name: str) -> None:
 
 
 def carry_out(args: Arguments) -> int:
-    """Verify a path, print every fault and what was read, and return the exit status."""
+    """Verify a path, print every error and what was read, and return the exit status."""
     if args.settings:
         raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
     path = Path(args.positional[0])
-    faults: list[str] = []
+    errors: list[str] = []
     for check in Bar(list(list_checks(path)), desc="verify", leave=False):
         try:
             check()
         except LabError as error:
-            faults += str(error).splitlines()
+            errors += str(error).splitlines()
         except OSError as error:
-            faults.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
+            errors.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
     sizes = [file.stat().st_size for file in path.rglob("[!.]*") if file.is_file()]
     summary = f"{len(sizes):,} files, {sum(sizes):,} bytes"
-    if not faults:
-        show(f"{summary}: no fault")
+    if not errors:
+        show(f"{summary}: no error")
         return 0
-    lines = list(dict.fromkeys(faults))  # two checks may find the same
-    for line in [*lines, f"{summary}: {len(lines)} faults"]:
+    lines = list(dict.fromkeys(errors))  # two checks may find the same
+    for line in [*lines, f"{summary}: {len(lines)} errors"]:
         show(line, error=True)
     return EXIT_FAILURE
 

@@ -153,7 +153,7 @@ def test_words(words, expected):
         "run -o": "-o: expected one argument",
         "run --plot=yes": "--plot: ",
         "run --weights": "--weights: expected at least one argument",
-        "run --n=1 --n=2": "--n: is given twice",
+        "run --n=1 --n=2": "--n: is repeated",
         "run '--n=1 #2'": "--n=1 #2: YAML takes what follows # for a comment",
         "run --text=": "--text=: must not be empty",
         "run --run.name --n=1": "--run.name=: must not be empty",

@@ -88,7 +88,7 @@ def faults_of(*words, text=TEXT, place=None):
         path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load(path, *words)
-    return caught.value.faults
+    return caught.value.errors
 
 
 @pytest.fixture

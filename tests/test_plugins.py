@@ -114,7 +114,7 @@ def test_what_adds_nothing_is_one_line(tmp_path, name, source, rule):
         path.write_text(source)
     with pytest.raises(ConfigError) as caught:
         load(f"--plugins=[{path}]")
-    [line] = caught.value.faults
+    [line] = caught.value.errors
     assert line.startswith(f"plugins={path}: {rule}")
     assert "partial_pi" not in FREQUENCY_METHODS
 

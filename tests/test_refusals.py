@@ -58,7 +58,7 @@ SETTINGS += [(*item, form) for form in FORMS for item in settings_of(form)]
 def faults_of(form, values):
     with pytest.raises(ConfigError) as caught:
         load_experiment(CONFIG, values) if form is None else validated(form, nest(values))
-    return caught.value.faults
+    return caught.value.errors
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_kills_before_the_counts_of_a_run_leave_those_of_a_checkpoint(place):
 def test_a_rank_that_looks_late_ends_with_the_others_of_a_finished_run(place):
     """The store of the ranks ends with the first one, which must not end before the last one has read it."""
     options = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=0", "--train.devices=2")
-    late = Fault("lab.train.agreement:raise_fault", 1.0, ranks=(1,), stays=True)
+    late = Fault("lab.train.agreement:raise_error", 1.0, ranks=(1,), stays=True)
     words = planted(command(place, "finished_on_two", *options, "--resume"), late)
     for _ in range(2):  # trained, and then found finished
         with running(place, [(words, variables) for variables in workers(2)]) as processes:

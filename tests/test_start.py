@@ -127,8 +127,8 @@ def test_weights_are_those_of_the_source_and_others_are_named(source, hub):
     with pytest.raises(ConfigError) as caught:
         start_from(Decoder(DecoderConfig(**{**SIZES, "d_ff": 20, "n_layers": 4}, vocab_size=400)), source)
     rule = f"start.path={source}: Missing key(s) in state_dict: {{}}"
-    check_faults(caught.value.faults[:1], [rule])
-    assert len(caught.value.faults) == 8
+    check_faults(caught.value.errors[:1], [rule])
+    assert len(caught.value.errors) == 8
 
 
 def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(source, write, tmp_path):

@@ -20,7 +20,7 @@ def test_a_sweep_and_a_config_that_are_swapped_name_the_command():
     for read, path, command in ((load_experiment, SWEEP, "sweep"), (lambda path: plan(path, {}), CONFIG, "fit")):
         with pytest.raises(ConfigError) as error:
             read(path)
-        assert len(error.value.faults) == 1
+        assert len(error.value.errors) == 1
         assert str(error.value).endswith(f"run probe-lab {command} {path}")
 
 
@@ -63,7 +63,7 @@ def test_a_sweep_that_is_started_elsewhere_names_the_folder(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"^configs/cpu_short.yaml: .*; run cd {ROOT}, ") as error:
         plan(SWEEP, {})
-    assert len(error.value.faults) == 1
+    assert len(error.value.errors) == 1
     with pytest.raises(ConfigError, match="sweeps/windows_mini.yaml: .*"):
         plan(SWEEP.relative_to(ROOT), {})
 

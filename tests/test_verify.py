@@ -71,7 +71,7 @@ def test_whole_folders_have_no_fault(here, capsys):
         status, lines = verified(folder, capsys)
         files = [path for path in folder.rglob("[!.]*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
-        assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no fault"])
+        assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no error"])
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(30, marks=pytest.mark.slow)])
@@ -150,7 +150,7 @@ def test_a_fault_of_a_run_is_named(here, capsys, name):
     assert status == 1
     if rule is not None:
         assert any(line.startswith((f"{run}/{rule}", f"{run}{rule}")) for line in lines), lines
-    assert lines[-1].endswith(f" bytes: {len(lines) - 1} faults")
+    assert lines[-1].endswith(f" bytes: {len(lines) - 1} errors")
 
 
 def test_all_faults_of_shards_are_listed(here, capsys):

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
-from lab.core import errors, schema
+from lab.core import schema
+from lab.core.errors import ConfigError, DataError
 from lab.data.chat import NO_TOKENS, frame_question, render
 from lab.model.huggingface.config import special_texts
 from lab.probe.needles import Case, check_spelling
@@ -159,10 +160,10 @@ class ChatOptions(CellOptions):
                 return Path(self.chat_template).read_text("utf-8")
             except (OSError, ValueError) as error:
                 rule = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-                raise errors.DataError(f"--chat_template={self.chat_template}: {rule}; give a file in Jinja") from error
+                raise DataError(f"--chat_template={self.chat_template}: {rule}; give a file in Jinja") from error
         if self.apply_chat_template and subject.model.chat_template is None:
             rule = f"{subject.model.name} has none, as it was trained on no conversations"
-            raise errors.ConfigError(f"--apply_chat_template: {rule}; give a file by --chat_template")
+            raise ConfigError(f"--apply_chat_template: {rule}; give a file by --chat_template")
         return subject.model.chat_template if self.apply_chat_template else None
 
     def writer(self, subject: Subject) -> Writer:
@@ -197,13 +198,13 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
 
     Raises: DataError if the source is used up.
     """
-    # The search asks for some sizes twice, and encoding is what it spends its time on.
+    # The search asks for some sizes again, and encoding is what it spends its time on.
     room = length - budget
     count = cache(lambda n: writer.count(draft.compose(n)))
     units = fit(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
     if units == draft.most and count(units) < room:  # the whole source would leave room empty
-        raise errors.DataError(draft.exhausted.format(length=length))
+        raise DataError(draft.exhausted.format(length=length))
     # The rest of the room is filled with smaller units.
     if draft.refine is not None:
         finer = draft.refine(units)
@@ -236,7 +237,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         if at_high == room or high == most:
             return high
         if high - least > MOST_UNITS * (room + 1):
-            raise errors.DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
+            raise DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
         slope = (at_high - at_low) / (high - low)
         low, at_low = high, at_high
         # Some units add no token, such as letters inside a word: then the step doubles.

@@ -15,9 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
-from lab.core import chart, command, errors, launch, schema, yaml
+from lab.core import chart, command, launch, schema, yaml
 from lab.core.arguments import read_options, settings_lines
 from lab.core.command import Arguments, show
+from lab.core.errors import ConfigError, abbreviate
 from lab.core.types import Row
 from lab.positions.methods import PositionConfig
 
@@ -33,7 +34,7 @@ SHARED = {  # option: default and meaning
     f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
     "-o": " FOLDER\n      Where results and pictures are written; default: eval/ of a run, or results/COMMAND-NAME.",
-    "--plot": "\n      Draw the picture beside the results.",
+    "--plot": "\n      Plot the picture next to the results.",
     "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
 }
 
@@ -137,7 +138,7 @@ def printing_to_stderr() -> Iterator[None]:
 def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     """Read a command line: a request for each model, or one for all.
 
-    Raises: ConfigError with a line for every fault, options named as they are written.
+    Raises: ConfigError with a line for every error, options named as they are written.
     """
     models = expand(args.positional, spec.takes)
     settings = dict(args.settings)
@@ -151,16 +152,14 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
                 overrides |= yaml.flatten({key: settings.pop(key)})
     distances = split_words(",".join(args.options.distance or ()))
     methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
-    faults = find_contradictions(args, spec, methods, overrides)
+    errors = find_contradictions(args, spec, methods, overrides)
     if len(distances) > 1 and not spec.several:
-        faults.append(
-            f"--distance={errors.abbreviate(methods['distance'])}: give one; probe-lab probe compares several"
-        )
+        errors.append(f"--distance={abbreviate(methods['distance'])}: give one; probe-lab probe compares several")
     options: Any = settings
     if spec.options is not None:
-        options = read_options(spec.options, settings, faults)
-    elif faults:
-        raise errors.ConfigError(*faults)
+        options = read_options(spec.options, settings, errors)
+    elif errors:
+        raise ConfigError(*errors)
     if len(distances) != 1 or not spec.replaces:
         methods["distance"] = None
     measured = models if spec.each else models[:1] or [Path()]
@@ -177,16 +176,16 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
 def find_contradictions(
     args: Arguments, spec: EvaluationSpec, methods: Mapping[str, str | None], overrides: Mapping[str, Any]
 ) -> list[str]:
-    """List the options that the command does not have, and position settings beside a method that replaces them."""
-    faults = []
+    """List the options that the command does not have, and position settings next to a method that replaces them."""
+    errors = []
     for option in spec.excluded:
         if getattr(args.options, option.lstrip("-")):
-            faults.append(f"{option}: is no option of this command; leave it out")
+            errors.append(f"{option}: is no option of this command; leave it out")
     for name, method in methods.items():
         for key in overrides:
             if method and key.startswith(f"position.{name}."):
-                faults.append(f"--{key}: would be ignored beside --{name}; leave one of them out")
-    return faults
+                errors.append(f"--{key}: would be ignored next to --{name}; remove one of them")
+    return errors
 
 
 def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:

@@ -92,7 +92,7 @@ def describe_marks(cells: pd.DataFrame, older: int) -> list[str]:
         rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
         notes.append(f"? no test ({untested}): {rule}.")
     if older:
-        notes.append(f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.")
+        notes.append(f"{older:,} results of older checkpoints are omitted; --by=checkpoint shows them.")
     return notes
 
 

@@ -36,8 +36,9 @@ from typing import Any
 
 from eval.engine.rows import natural_key
 from lab import config
-from lab.core import command, errors, schema
+from lab.core import command, schema
 from lab.core.arguments import parse_method
+from lab.core.errors import CheckpointError, ConfigError, abbreviate, look_up
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
@@ -66,8 +67,8 @@ class Setting:
                 own = frequencies(self.method, head_dim=head_dim, theta=base.theta, **self.parameters)
                 return own, distance("plain")
             return base, distance("plain" if self.method == "rope" else self.method, **self.parameters)
-        except errors.ConfigError as error:
-            raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
+        except ConfigError as error:
+            raise ConfigError(*(f"--distance={self.word}: {message}" for message in error.errors)) from error
 
 
 def setting(word: str, train_len: int, length: int) -> Setting:
@@ -101,22 +102,22 @@ def setting(word: str, train_len: int, length: int) -> Setting:
         "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
         "string": string.paper_parameters(train_len),
     }
-    parameters = {**errors.look_up(derived, method, "--distance"), **named}
+    parameters = {**look_up(derived, method, "--distance"), **named}
     assumed_len = named.get("train_len", train_len if method in ("rope", "string") else assumed)
     return Setting(method, assumed_len, parameters, word)
 
 
 @contextmanager
 def report_as_options() -> Iterator[None]:
-    """Report faults of settings by the names of the options that set them; those of a probe lack its prefixes."""
+    """Report errors of settings by the names of the options that set them; those of a probe lack its prefixes."""
     try:
         yield
-    except errors.ConfigError as error:
-        faults = []
-        for fault in error.faults:
-            named = fault.replace("probe.", "--").replace("distance_", "")
-            faults.append(f"--{named.removeprefix('--')}")
-        raise errors.ConfigError(*faults) from error
+    except ConfigError as error:
+        errors = []
+        for message in error.errors:
+            named = message.replace("probe.", "--").replace("distance_", "")
+            errors.append(f"--{named.removeprefix('--')}")
+        raise ConfigError(*errors) from error
 
 
 def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def read_train_len(model: Path) -> int:
 def is_model(place: Path) -> bool:
     try:
         return bool(find_place(place))
-    except errors.CheckpointError:
+    except CheckpointError:
         return False
 
 
@@ -184,7 +185,7 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
     """List the places that words name: themselves, or the folders, files or revisions that match a pattern.
 
     Matches are ordered by name, numbers in it by size. A note names those that the command does not take. Where it
-    takes none, the pattern is a place, which the command refuses.
+    takes none, the pattern is a place, which the command rejects.
     """
     models: list[Path] = []
     for word in words:
@@ -204,8 +205,8 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
             else:
                 others.append(place.name)
         if taken and others:
-            left_out = errors.abbreviate(", ".join(others))
-            command.show(f"{word}: left out {left_out}, which this command does not take", error=True)
+            left_out = abbreviate(", ".join(others))
+            command.show(f"{word}: skipped {left_out}, which this command does not take", error=True)
         models += taken or [path]
     return models
 

@@ -13,9 +13,10 @@ from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
-from lab.core import errors, schema
+from lab.core import schema
 from lab.core.chart import plot_rows
 from lab.core.command import Bar
+from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import effective_distance, effective_length
@@ -173,9 +174,9 @@ class NeedleMeasure(run.Measure):
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted({*self.choose_lengths(config, shortest)})
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        faults = [f"--lengths={length}: {rule}; use {shortest} or more" for length in chosen if length < shortest]
-        if faults:
-            raise errors.ConfigError(*faults)
+        errors = [f"--lengths={length}: {rule}; use {shortest} or more" for length in chosen if length < shortest]
+        if errors:
+            raise ConfigError(*errors)
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
@@ -184,7 +185,7 @@ class NeedleMeasure(run.Measure):
         self.lengths = chosen or self.probe.lengths
         if not self.lengths:
             rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
-            raise errors.ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
+            raise ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
         # A tokenizer of another model would otherwise fail in the middle of the tests.
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])

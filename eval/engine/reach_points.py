@@ -17,7 +17,7 @@ DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
 PLAIN = "rope+plain"  # the method whose tests by eval.distance are read
-BEGUN = 0.5  # share of numbers found at some distance, from which on a run has begun to retrieve
+ACQUIRED = 0.5  # share of numbers found at some distance, from which on a run has acquired retrieval
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
 
 
@@ -40,8 +40,8 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last_only: bool
             demand = None if counts is None else counts.g_from(distance)
             columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
             rows.append({**record, "run": name, "arm": name, **columns, **bounds(record)})
-    points = pd.DataFrame(rows, columns=["run", "arm", "begun", *COLUMNS, "low", "high", *REACH])
-    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"begun": bool})
+    points = pd.DataFrame(rows, columns=["run", "arm", "acquired", *COLUMNS, "low", "high", *REACH])
+    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"acquired": bool})
 
 
 def collect_settings(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
@@ -62,8 +62,8 @@ def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
     for probe in run.probes:
         if probe.get("first_distance") is not None:
             # A run may find numbers at distances nearer than any that counts as reach.
-            begun = bool(probe["reach"]) or shares.get(probe["consumed_tokens"], 0) >= BEGUN
-            rows.append(probe | {"begun": begun})
+            acquired = bool(probe["reach"]) or shares.get(probe["consumed_tokens"], 0) >= ACQUIRED
+            rows.append(probe | {"acquired": acquired})
     return rows or read_evaluated(run)
 
 
@@ -75,13 +75,13 @@ def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
     if not tests:
         return []
-    begun = max(row["score"] for row in tests.values()) >= BEGUN
+    acquired = max(row["score"] for row in tests.values()) >= ACQUIRED
     reach = recompute_reach(tests, run.settings.get("probe.threshold", 0.8))
-    return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "begun": begun, **reach}]
+    return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "acquired": acquired, **reach}]
 
 
 def bounds(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return between which values the log of a probe's reach lies.
+    """Return between which values the log of a probe's reach is.
 
     Example:
         >>> bounds({"reach": None, "reach_high": 1, "first_distance": 1, "last_distance": 9})

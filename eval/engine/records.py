@@ -49,19 +49,19 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     Raises: ConfigError for what is not a run folder, or for two of one name; CheckpointError for broken files.
     """
     names = [place.resolve().name for place in places]
-    faults = []
+    errors = []
     for place in places:
         if not place.exists():
-            faults.append(f"{place}: {no_folder(place)}")
+            errors.append(f"{place}: {no_folder(place)}")
         elif not (place / "config.yaml").is_file():
-            faults.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
+            errors.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
     for name in sorted(set(names)):
         if names.count(name) > 1:
-            faults.append(f"{name}: must be the name of one folder only; rename the others")
+            errors.append(f"{name}: must be the name of one folder only; rename the others")
     if not places:
-        faults.append("RUNS: must be set; name run folders")
-    if faults:
-        raise ConfigError(*faults)
+        errors.append("RUNS: must be set; name run folders")
+    if errors:
+        raise ConfigError(*errors)
     runs = {}
     for name, place in zip(names, places, strict=True):
         check_files(place, RECORDS)  # records that end early would give other numbers
@@ -142,7 +142,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
             raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
     # A table without a word about skipped rows would look complete.
     if unread:
-        command.show(f"left out rows of {', '.join(unread)}, which are joined with no others", error=True)
+        command.show(f"skipped rows of {', '.join(unread)}, which are joined with no others", error=True)
     return pd.DataFrame(records)
 
 

@@ -18,7 +18,7 @@ the jackknife over the n bases, with b_(k) the coefficient without base k and b_
 
 A run without a base is one of its own. In simulated runs of shared bases (tests/eval/test_coverage.py) they hold the
 true coefficient in 97% of 200 cases at 5 bases, and in 98% at 3. Models are compared by the likelihood of bases, or
-arms, left out of the fit.
+arms, excluded from the fit.
 
 Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46); Cameron and Miller 2015 (Journal of Human Resources
 50), section VI, for the jackknife over few clusters.
@@ -39,9 +39,9 @@ PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
 ALIKE = 0.999  # share of a column's variance that others explain from which on it counts as theirs
-CONSTANT = "the same in all points"  # why a column is left out
+CONSTANT = "the same in all points"  # why a column is excluded
 HELD = "held: the same in all runs of each base"  # differs between bases alone, from which nothing follows
-SPARE = 3  # reaches that must be measured beside one for each column
+SPARE = 3  # reaches that must be measured in addition to one for each column
 LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
 LOG_DENSITY = -0.5 * np.log(2 * np.pi)
 
@@ -74,20 +74,20 @@ def is_measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
 def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Choose the columns that can be told apart, those first named first, and explain why the others cannot."""
     chosen: list[str] = []
-    faults = {}
+    errors = {}
     for column in columns:
         if points[column].isna().any():
-            faults[column] = "unknown in some points"
+            errors[column] = "unknown in some points"
         # Counts of tokens differ by a pack or two between runs that ran equally long.
         elif np.ptp(np.log(points[column])) < SAME:
-            faults[column] = CONSTANT
+            errors[column] = CONSTANT
         elif is_held(points, column):
-            faults[column] = HELD
+            errors[column] = HELD
         elif (r2 := max(inflation(points, [*chosen, column]).values())) > ALIKE:
-            faults[column] = f"not to be told from {', '.join(chosen)} (R2 {r2:.4f})"
+            errors[column] = f"not to be told from {', '.join(chosen)} (R2 {r2:.4f})"
         else:
             chosen.append(column)
-    return tuple(chosen), faults
+    return tuple(chosen), errors
 
 
 def is_held(points: pd.DataFrame, column: str) -> bool:
@@ -199,7 +199,7 @@ def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> FloatArra
 
 
 def compare(points: pd.DataFrame, models: dict[str, tuple[str, ...]], by: str) -> pd.DataFrame:
-    """Compare models by what was left out in turn: log likelihood, and that of the last model less it, with limits.
+    """Compare models by what was excluded in turn: log likelihood, and that of the last model less it, with limits.
 
     Sums are over the bases, or arms, that every model could be fitted without.
     """

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from lab.core import errors, files
+from lab.core import files
+from lab.core.errors import CheckpointError, ConfigError
 from lab.core.types import Row
 from lab.runs.folder import RunFolder
 
@@ -208,7 +209,7 @@ class Results:
         self.stored: dict[str, Row] = {}
         # Results are appended: a link, as in a folder of somebody else, would change a file elsewhere.
         if path.is_symlink():
-            raise errors.ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
+            raise ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
         with files.writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
@@ -227,8 +228,8 @@ class Results:
         """Read the rows of the file; reject a line whose hash is another."""
         for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
             if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
-                fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
-                raise errors.CheckpointError(f"{self.path}: {fault}")
+                error = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
+                raise CheckpointError(f"{self.path}: {error}")
             self.stored[self.name(row)] = row
 
     def hash_row(self, row: Row) -> str:

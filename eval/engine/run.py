@@ -13,7 +13,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
         alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
 
-        def prepare(self): ...                   read texts, choose lengths, refuse what cannot be measured
+        def prepare(self): ...                   read texts, choose lengths, reject what cannot be measured
         def cells(self): ...                     list the rows to measure, each a cell with its tests
         def measure(self, cell): ...             measure one: its fields, and its tests' records
         def rows(self): ...                      in place of these, yield all rows
@@ -163,7 +163,7 @@ class Measure:
         return self.path.with_suffix(".png")
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
-        """Mark the training window if it lies between the lengths of a picture."""
+        """Mark the training window if it is between the lengths of a picture."""
         window = self.subject.model.train_len
         rising = sorted(lengths)
         if rising[0] <= window <= rising[-1]:

@@ -25,7 +25,7 @@ drawn independently. The loss is a ratio of two sums, so that with m texts and t
 
 which is the usual t interval of a mean where all texts are equally long; one text has none.
 
-Whole windows score every token but their first, each in as many windows as it lies in. With c = 5, s = 2, n = 12:
+Whole windows score every token but their first, each in all windows that contain it. With c = 5, s = 2, n = 12:
 
     tokens    0 1 2 3 4 5 6 7 8 9 10 11
               . # # # #
@@ -50,7 +50,8 @@ from torch import Tensor
 
 from eval.engine.subject import Subject, build_subject
 from lab import loading
-from lab.core import command, errors
+from lab.core import command
+from lab.core.errors import DataError
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray
 from lab.data.tokenizer import vocabulary_hash
 
@@ -90,7 +91,7 @@ def windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
 
 
 def whole_windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
-    """List the whole windows of a text; the last one is left out, as in the released script.
+    """List the whole windows of a text; the last one is omitted, as in the released script.
 
     Example:
         >>> [tuple(window) for window in whole_windows(12, 5, 2)]
@@ -184,7 +185,7 @@ def open_evaluator(place: Path, subject: Subject) -> Subject:
     """
     evaluator = build_subject(loading.open_model(place, device=subject.device), place, subject.device)
     if vocabulary_hash(evaluator.tokenizer) != vocabulary_hash(subject.tokenizer):
-        raise errors.DataError(f"--evaluator={place}: has another vocabulary; name a model with the same tokenizer")
+        raise DataError(f"--evaluator={place}: has another vocabulary; name a model with the same tokenizer")
     return evaluator
 
 

@@ -38,7 +38,15 @@ MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the 
 LIMITS = "exact limits that lie apart, as tests stopped early"
 BASE = "rope"
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
-KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
+KEY = (
+    "method",
+    "precision",
+    "protocol",
+    "needles",
+    "digits",
+    "answer_budget",
+    "seed",
+)  # of tests, in addition to hashes
 
 
 def pair(first: Sequence[float], second: Sequence[float]) -> Row:

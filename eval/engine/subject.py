@@ -134,15 +134,15 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
     """
     cfg = subject.model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
-    # A typing error such as 10 times the length is refused before a machine runs out of memory.
+    # A typing error such as 10 times the length is rejected before a machine runs out of memory.
     most = min(MOST_WINDOWS * subject.model.train_len, total_memory(subject.device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
     if subject.most_tokens is not None:
         most = subject.most_tokens
         rule = f"must be <= {most:,}, the positions that {subject.model.name} has"
-    faults = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
-    if faults:
-        raise ConfigError(*faults)
+    errors = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
+    if errors:
+        raise ConfigError(*errors)
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
@@ -165,7 +165,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     if operations >= SHORT_S * SLOWEST:
         timed = min(TIMED, longest)
         minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-        text += f": about {minutes:,.0f} minutes at most"
+        text += f": about {minutes:,.0f} min at most"
     if longest > window:
         text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     # A batch job has no terminal, and nobody to answer.

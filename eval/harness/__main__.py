@@ -43,8 +43,9 @@ from scipy.special import stdtrit
 from eval.engine import cases, command, run, subject
 from eval.engine.rows import Column, Results, columns_text, limits, short_hash, to_json
 from eval.harness.model import StoredRequests, Truncate, harness_model
-from lab.core import errors, schema
+from lab.core import schema
 from lab.core.command import start
+from lab.core.errors import ConfigError, MissingPackage, first_line
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.runs.source import resolve
@@ -64,7 +65,7 @@ class HarnessOptions(cases.ChatOptions):
     limit: schema.Positive | None = None
     """Number of documents of each task, from the first; default: all."""
     num_fewshot: schema.NonNegative | None = None
-    """Examples before each question; default: as many as the task sets."""
+    """Examples before each question; default: the number that the task sets."""
     max_length: Annotated[schema.Length, Ge(2)] | None = None
     """Most tokens of a text, answer included, beyond which contexts are cut; default: the training window."""
     truncate: Truncate = "left"
@@ -131,7 +132,7 @@ class Harness(run.Measure):
                 )
         except (AssertionError, ImportError, ValueError) as error:
             # The harness rejects settings by these errors.
-            raise errors.ConfigError(f"--tasks={','.join(options.tasks)}: {errors.first_line(error)}") from error
+            raise ConfigError(f"--tasks={','.join(options.tasks)}: {first_line(error)}") from error
         seconds = round(time.perf_counter() - started, 3)
         for numbers in read_scores(scores):
             row = {**shared, **numbers, "seconds": seconds}
@@ -162,7 +163,7 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise errors.MissingPackage("lm-eval", "probe-lab harness", "harness") from error
+        raise MissingPackage("lm-eval", "probe-lab harness", "harness") from error
 
     # The harness's own tasks take ten seconds to list: they are left for names that the user's folder lacks.
     for defaults in (False, True):
@@ -173,8 +174,8 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
         except Exception as error:
             # Task files contain code, which may raise anything.
             if defaults:
-                fault = f"the harness cannot load it ({type(error).__name__}: {errors.first_line(error)})"
-                raise errors.ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
+                message = f"the harness cannot load it ({type(error).__name__}: {first_line(error)})"
+                raise ConfigError(f"--tasks={','.join(names)}: {message}; check its name and files") from error
     tasks: list[Any] = []
     for name, parts in zip(names, loaded, strict=True):
         # A group is one object, which averages over its tasks; the tasks of a tag are independent.

@@ -1,6 +1,6 @@
 """A decoder of the lab behind lm-evaluation-harness's own class `hf`, which encodes, batches, scores and answers.
 
-The harness asks it for logits, and for greedy answers. Beside `hf`:
+The harness asks it for logits, and for greedy answers. In addition to `hf`:
 
 - a long context may lose its middle instead of its beginning. The first and the last half of the tokens that fit
   remain, rounded down, as in `pred.py` of LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench
@@ -143,13 +143,13 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
-            faults = []
+            errors = []
             for name, value in settings.items():
                 if name not in IDLE and value not in GREEDY.get(name, ()):
                     fix = "answers are greedy; remove it from the task, or set do_sample: false"
-                    faults.append(f"generation_kwargs.{name}={value}: {fix}")
-            if faults:
-                raise ConfigError(*faults)
+                    errors.append(f"generation_kwargs.{name}={value}: {fix}")
+            if errors:
+                raise ConfigError(*errors)
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             # The harness pads on the left: the last n tokens are the prompt. Distance methods need unpadded rows.
             for n in lengths.unique().tolist():

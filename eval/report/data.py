@@ -27,14 +27,14 @@ from lab.runs.folder import RunFolder
 from lab.runs.probe_records import list_contexts
 
 TRAINED, HELD_OUT = "training", "held out"
-TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
+TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are in addition to their distance
 SOURCE = itemgetter("texts", "evidence")  # of a row of gains
 REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
 
-FRAMES = {  # columns of the frames, beside arm and run
+FRAMES = {  # columns of the frames, in addition to arm and run
     "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
     "losses": ["kind", "bin", "tokens", "loss"],
     "probes": ["probe", "tokens", *REACH, *LENGTH],
@@ -74,7 +74,7 @@ class Runs(NamedTuple):
 
 
 def read_runs(places: Sequence[Path]) -> Runs:
-    """Read run folders, refusing what is none, has the name of another, or is broken."""
+    """Read run folders, rejecting what is none, has the name of another, or is broken."""
     probed = read_probed(places)
     settings = {name: run.settings for name, run in probed.items()}
     arms, common = without_common(name_arms(settings))
@@ -94,7 +94,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
         # A list of distances has no place in a cell of the page.
         if "dips" in columns:
             frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
-    # The same method may have been evaluated twice, with fewer and with more tests.
+    # The same method may have been evaluated before, with fewer and with more tests.
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
@@ -115,7 +115,7 @@ def write_dips(dips: Any) -> str | None:
 
 
 def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
-    """List a run's rows of every frame; an evaluation's reach stands in where training did not probe it."""
+    """List a run's rows of every frame; an evaluation's reach replaces it where training did not probe it."""
     last = last_rows(run)
     counts = run.path / "counts.npz"
     probe = run.probes[-1] if run.probes else {}
@@ -256,7 +256,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     """Fold the runs of each group into a point: their mean with limits; where a run is censored, a point for each run.
 
     The limits of a group of one run are those of its tests, which end at the first and last distance. `runs` is how
-    many runs a point stands for, `of` those of its group.
+    many runs a point represents, `of` those of its group.
     """
     points = []
     limits = next((low, high) for name, low, high, *_ in SUMMARY if name == value)

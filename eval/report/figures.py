@@ -165,7 +165,7 @@ def by_distance(runs: Runs) -> Figure | None:
 
 
 def frequency(runs: Runs) -> Figure | None:
-    """Draw the position frequency, and beside it the demand, by distance."""
+    """Plot the position frequency, and next to it the demand, by distance."""
     by = ["profile", "arm", "distance"]
     rows = runs.frequency.groupby(by, sort=False)["per distance"].mean().reset_index()
     if rows.empty:
@@ -183,7 +183,7 @@ def frequency(runs: Runs) -> Figure | None:
 
 
 def loss(runs: Runs) -> Figure | None:
-    """Draw the training loss, and beside it the held-out loss, by consumed tokens."""
+    """Plot the training loss, and next to it the held-out loss, by consumed tokens."""
     by = ["kind", "arm", "bin"]
     rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
     if rows.empty:
@@ -208,7 +208,7 @@ def loss(runs: Runs) -> Figure | None:
 def held_out(runs: Runs) -> Figure | None:
     """Draw the held-out loss by visible context."""
     mean = fold_runs(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
-    titles = "visible context (tokens, up to twice as many)", "held-out loss (nats)"
+    titles = "visible context (tokens, up to 2x)", "held-out loss (nats)"
     return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
 
 

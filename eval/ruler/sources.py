@@ -2,7 +2,7 @@
 
 Haystacks are RULER's noise line repeated, essays from files, or made-up sentences.
 
-Question answering has a question, the documents that answer it, and as many others as fit, in a shuffled order. RULER
+Question answering has a question, the documents that answer it, and all others that fit, in a shuffled order. RULER
 takes a question of SQuAD (qa_1) or HotpotQA (qa_2). Other paragraphs of the question's own article or context come
 before those of other questions. Documents are never cut, so that prompts may be shorter than the length.
 

@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
 
 def mask(beyond: int, control: str = "none", **more: Any) -> Config:
-    """Mask the loss of targets whose evidence lies farther, or that of a control."""
+    """Mask the loss of targets whose evidence is farther away, or that of a control."""
     return {"weights": {"by": "evidence", "keep": [[0, beyond]], "control": control, **more}}
 
 

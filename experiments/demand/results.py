@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from eval.engine.reach_points import BEGUN
+from eval.engine.reach_points import ACQUIRED
 from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
 from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
@@ -74,7 +74,7 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
     seed = read_yaml(place / "config.yaml")["run"]["seed"] % BRANCH_SEED
     about: Row = {"table": table, "arm": arm, "condition": CONDITIONS[arm.removesuffix(f" {beyond}")], "seed": seed}
     by_distance = {row["distance"]: row for row in read_tests(place) if row["metric"] == ONE}
-    about["acquired"] = any(row["score"] >= BEGUN for row in by_distance.values())
+    about["acquired"] = any(row["score"] >= ACQUIRED for row in by_distance.values())
     in_band = []
     for distance, row in by_distance.items():
         if distance >= NEAREST:

@@ -127,7 +127,7 @@ def plot(runs: pd.DataFrame, path: Path) -> None:
     mine = mine.assign(tokens=(mine["consumed_tokens"] / 1e6).round(1))
     plot_reach = partial(plot_rows, x="tokens", y="reach", series="condition", names=VARIED)
     plot_reach = partial(plot_reach, x_title="consumed tokens (millions)", y_title="reach (tokens)")
-    # A mean of the seeds that have begun would jump as late ones join.
+    # A mean of the seeds that acquired retrieval would jump as late ones join.
     full = mine.groupby(["condition", "tokens"]).filter(lambda rows: len(rows) == N_SEEDS)
     means = full.groupby(["condition", "tokens"])["reach"].mean().reset_index()
     lines = plot_reach(means, title=f"Reach at a window of 192, n = {N_SEEDS}", marks=False)

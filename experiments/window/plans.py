@@ -56,7 +56,7 @@ class Stage(NamedTuple):
 
 
 def mask_far(within: int, share_masked: float = 1.0) -> Config:
-    """Mask the loss of a share of the targets whose evidence lies farther than a distance."""
+    """Mask the loss of a share of the targets whose evidence is beyond a distance."""
     return {"weights": {"by": "evidence", "keep": [[0, within]], "fraction": share_masked}}
 
 

@@ -4,7 +4,7 @@
 
 A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
 the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
-lies farther than MATCHED tokens gives both the same demand there. Nearer demand is matched by the parameters of the
+is more than MATCHED tokens away gives both the same demand there. Nearer demand is matched by the parameters of the
 short documents. The base model's text is half A and half B. No two corpora share a document.
 
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.

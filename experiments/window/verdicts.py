@@ -37,7 +37,7 @@ class Prediction(NamedTuple):
 def ln_growth(records: Records) -> "pd.Series[float]":
     """Compute the least difference of ln reach of each seed, window 384 less 192, that its tests allow.
 
-    A reach of 192 that is the end of the test lies below 192, one of 384 is at least the end; none is the least
+    A reach of 192 that is the end of the test is below 192, one of 384 is at least the end; none is the least
     distance tested.
     """
     runs = records.runs[records.runs["stage"] == "W_1M"]

@@ -4,7 +4,7 @@ Order: defaults, the YAML file, dotted command-line overrides, then settings der
 of the wrong type, out of range, contradictory or ignored is an error; all errors are reported at once.
 
 The name auto is the config's and 8 hex digits. The digits are the SHA-256 of the settings that differ from their
-defaults, and of the precision, as JSON with sorted keys. Settings that do not change what a run computes are left out
+defaults, and of the precision, as JSON with sorted keys. Settings that do not change what a run computes are omitted
 (FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
 that is added to the lab later, at its default, renames nothing.
 """
@@ -67,7 +67,7 @@ class Experiment(Section):
     model: DecoderConfig
     """The decoder."""
     start: StartConfig | None = None
-    """Weights to start from; left out, random ones."""
+    """Weights to start from; default: random ones."""
     data: DataConfig = field(default_factory=DataConfig)
     """Corpus, tokenizer, window."""
     position: PositionConfig = field(default_factory=PositionConfig)
@@ -75,11 +75,11 @@ class Experiment(Section):
     mask: MaskConfig = field(default_factory=Causal)
     """Attention mask inside a training window: causal, document, anchor or your own."""
     skip: SkipConfig | None = None
-    """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
+    """Position ids with gaps: pose, rpes or longrecipe; default: ids count up by one."""
     evidence: EvidenceConfig = field(default_factory=Repeat)
     """What counts as a target's evidence, whose distances the demand counts."""
     weights: ByEvidence | None = None
-    """Which targets have a loss, by their evidence; left out, all."""
+    """Which targets have a loss, by their evidence; default: all."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -92,18 +92,18 @@ class Experiment(Section):
     """Python files with methods of your own (docs/plugins.md); the run keeps copies of them."""
 
     def rules(self) -> Iterator[str]:
-        """Find the faults between sections, each of which knows its own."""
+        """Find the errors between sections, each of which knows its own."""
         if len({Path(name).name for name in self.plugins}) < len(self.plugins):
-            yield self.fault("plugins", "must have names of their own; rename one of the files")
+            yield self.format_error("plugins", "must have names of their own; rename one of the files")
         for item in fields(self):
             if isinstance(section := getattr(self, item.name), Section):
                 yield from section.joint_rules(self)
 
-    def order_faults(self, name: str) -> Iterator[str]:
+    def order_errors(self, name: str) -> Iterator[str]:
         """Reject a setting that shuffles documents if data that is stored per token needs their order."""
         for needs in self.stored.values():
             rule = f"keeps no documents in order, which {needs}={attrgetter(needs)(self)} needs"
-            yield self.fault(name, f"{rule}; leave one out")
+            yield self.format_error(name, f"{rule}; leave one out")
 
     @property
     def bands(self) -> str | None:
@@ -148,7 +148,7 @@ class Experiment(Section):
 
     @property
     def stored(self) -> dict[str, str]:
-        """The kinds of numbers that the run reads beside the shards, and the settings that need them."""
+        """The types of numbers that the run reads next to the shards, and the settings that need them."""
         kinds = {}
         if isinstance(self.evidence, Asked):
             kinds["asked"] = "evidence.method"
@@ -180,7 +180,7 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
     An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
 
-    Raises: ConfigError with one line per fault.
+    Raises: ConfigError with one line per error.
     """
     settings = load_settings(path, overrides or {})
     experiment = validated(Experiment, settings)

@@ -46,9 +46,9 @@ class TrainConfig(Section):
     recompute: bool = False
     """Whether the backward pass computes each block's activations again: a third more work, far less memory."""
     threads: Annotated[int, Ge(1), Le(1024)] | None = None
-    """CPU threads of each process, part of what makes two runs equal bit by bit; left out, cores over processes."""
+    """CPU threads of each process, part of what makes two runs equal bit by bit; default: cores over processes."""
     checkpoint_every_tokens: Positive | None = None
-    """Consumed tokens between checkpoints; left out, only at the end and when stopped."""
+    """Consumed tokens between checkpoints; default: only at the end and when stopped."""
     keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
     """Newest checkpoints that are kept."""
     final_checkpoints: bool = False
@@ -57,32 +57,38 @@ class TrainConfig(Section):
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse batches that cannot be divided among the processes, and kernels and strategies that do not fit."""
+        """Reject batches that cannot be divided among the processes, and kernels and strategies that do not fit."""
         if self.world_size % self.context_parallel:
-            yield self.fault("context_parallel", f"must divide devices * nodes={self.world_size}; change one of them")
+            yield self.format_error(
+                "context_parallel", f"must divide devices * nodes={self.world_size}; change one of them"
+            )
         packs = self.micro_batch_tokens * self.data_parallel
         if self.batch_tokens % packs:
             rule = f"micro_batch_tokens={self.micro_batch_tokens}"
             if self.data_parallel > 1:
                 rule += f" * {self.data_parallel} processes (devices * nodes / context_parallel)"
             near = -(-self.batch_tokens // packs) * packs
-            yield self.fault("batch_tokens", f"must be a multiple of {rule}; use {near}")
+            yield self.format_error("batch_tokens", f"must be a multiple of {rule}; use {near}")
         if self.strategy == "single" and self.world_size > 1:
-            yield self.fault("strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
+            yield self.format_error(
+                "strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp"
+            )
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
-            yield self.fault("backend", "runs on a CUDA device only; use sdpa or auto")
+            yield self.format_error("backend", "runs on a CUDA device only; use sdpa or auto")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Refuse packs without room for a window, runs of no step, and what cannot be shared, or joined from bands."""
+        """Reject packs without room for a window, runs of no step, and what cannot be shared, or merged from bands."""
         if self.micro_batch_tokens < run.data.window:
-            yield run.fault("train.micro_batch_tokens", f"must be >= data.window={run.data.window}; raise it")
+            yield run.format_error("train.micro_batch_tokens", f"must be >= data.window={run.data.window}; raise it")
         if self.tokens < self.batch_tokens:
-            yield run.fault("train.tokens", f"must be >= train.batch_tokens={self.batch_tokens}; raise it")
+            yield run.format_error("train.tokens", f"must be >= train.batch_tokens={self.batch_tokens}; raise it")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(run) % self.context_parallel:
-                yield run.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(run)}; change one")
+                yield run.format_error(
+                    "train.context_parallel", f"must divide {name}={attrgetter(name)(run)}; change one"
+                )
         if self.backend == "xformers" and run.bands:
-            yield run.fault("train.backend", f"returns no log-sum-exp, which {run.bands} needs; use auto")
+            yield run.format_error("train.backend", f"returns no log-sum-exp, which {run.bands} needs; use auto")
 
     @property
     def world_size(self) -> int:
@@ -142,7 +148,7 @@ class StartConfig(Section):
     """Trained weights to start from."""
 
     path: PathText
-    """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions left out follow it."""
+    """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions default to its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,17 +166,17 @@ class RunConfig(Section):
     """Name, seed and folder of the run."""
 
     name: str
-    """Name of the run's folder; left out, that of the config file; auto adds 8 digits that identify the settings."""
+    """Name of the run's folder; default: that of the config file; auto adds 8 digits that identify the settings."""
     seed: Seed = 0
     """Seed of the weights and the data order; probe.seed is that of the tests."""
     folder: PathText = "runs"
     """Folder that holds the run folders."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse a name that is not a folder name."""
+        """Reject a name that is not a folder name."""
         if not is_plain_name(self.name):
             rule = f"must be a plain folder name of at most {LONGEST_NAME} bytes"
-            yield self.fault("name", f"{rule}; set run.folder for its place")
+            yield self.format_error("name", f"{rule}; set run.folder for its place")
 
     @property
     def path(self) -> Path:

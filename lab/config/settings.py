@@ -158,13 +158,13 @@ def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(path, str) or is_complete:
         return {}  # nothing to start from, or the config of a run folder
     source = read_source(Path(path), model, own_frequencies="frequency" in position)
-    faults = []
+    errors = []
     for name, value in model.items():
         if name in ARCHITECTURE and name not in FREE and value != source.model.get(name):
             rule = f"the weights of start.path={path} have {source.model.get(name)}"
-            faults.append(f"model.{name}={value}: {rule}; leave it out")
-    if faults:
-        raise ConfigError(*faults)
+            errors.append(f"model.{name}={value}: {rule}; leave it out")
+    if errors:
+        raise ConfigError(*errors)
     inherited = {"model": {**source.model, **extend_base(source, stated)}, "position": dict(source.position)}
     for name, settings in inherited.items():
         for key in part(file, name):

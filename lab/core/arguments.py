@@ -34,7 +34,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--"):
             raise ConfigError(f"{abbreviate(word)}: not a setting; write --section.key=value")
         if key in overrides:
-            raise ConfigError(f"--{key}: is given twice; keep one of them")
+            raise ConfigError(f"--{key}: is repeated; keep one of them")
         # data.corpus is a section, and the option --corpus of a measure is a path.
         is_text = key.rpartition(".")[2] in TEXTS and key != "data.corpus"
         if not equals and left and not left[0].startswith("--"):
@@ -67,7 +67,7 @@ def parse_value(text: str, name: str) -> Any:
 
 
 def parse_method(word: str, option: str) -> dict[str, Any]:
-    """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in fault lines.
+    """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in message lines.
 
     Raises: ConfigError.
     Example:
@@ -82,30 +82,30 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
     try:
         parameters = parse_overrides([f"--{part}" for part in text.split(",") if part])
     except ConfigError as error:
-        raise ConfigError(*(f"{option}.{fault.removeprefix('--')}" for fault in error.faults)) from error
+        raise ConfigError(*(f"{option}.{message.removeprefix('--')}" for message in error.errors)) from error
     return {"method": name, **parameters}
 
 
-def read_options(options_class: type[Any], settings: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
-    """Build a command's options from the settings; `faults` were found elsewhere on the command line.
+def read_options(options_class: type[Any], settings: Mapping[str, Any], errors: Sequence[str] = ()) -> Any:
+    """Build a command's options from the settings; `errors` were found elsewhere on the command line.
 
     `64,128`, `64` and `vt,cwe` are lists where an option is a list.
 
-    Raises: ConfigError with all faults, fields named as they are written on the command line.
+    Raises: ConfigError with all errors, fields named as they are written on the command line.
     """
     values = dict(settings)
-    faults = list(faults)
+    errors = list(errors)
     for field in fields(options_class):
         if field.name in values and "tuple" in str(field.type):
             values[field.name] = as_list(values[field.name], field.name)
             if values[field.name] == []:
-                faults.append(f"--{field.name}=[]: must not be empty; leave it out")
+                errors.append(f"--{field.name}=[]: must not be empty; leave it out")
     try:
         options = validated(options_class, values)
     except ConfigError as error:
-        raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
-    if faults:
-        raise ConfigError(*faults)
+        raise ConfigError(*errors, *(f"--{message}" for message in error.errors)) from error
+    if errors:
+        raise ConfigError(*errors)
     return options
 
 

@@ -155,7 +155,7 @@ def set_theme(chart: Any) -> Any:
 
 
 def save(chart: Any, path: Path) -> None:
-    """Write a chart as its suffix says, .png or .svg, refusing any other, or a file that cannot be written."""
+    """Write a chart as its suffix says, .png or .svg, rejecting any other, or a file that cannot be written."""
     altair()
     import vl_convert
 

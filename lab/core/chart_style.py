@@ -130,7 +130,7 @@ def build_series(
     outcome: str | None,
     side: Literal["x", "y"],
 ) -> list[Any]:
-    """Give each series its colour and its dash or shape, grey after as many as PALETTE has; numbers go light to dark.
+    """Give each series its colour and its dash or shape, grey once PALETTE is used up; numbers go light to dark.
 
     Return the channels, the colour first. Points that have an outcome, a column of names of OUTCOMES, are marked by it,
     on the axis of the side.
@@ -211,7 +211,7 @@ def plot_cells(
 
 
 def plot_edge(columns: pd.Series[Any], value: float) -> list[Any]:
-    """Plot a line behind the last column of a heat map that is no farther than a value, and before the next."""
+    """Plot a line behind the last column of a heat map that is at most a value, and before the next."""
     alt = altair()
     distinct = list(dict.fromkeys(columns))
     inside = [column for column in distinct if column <= value]

@@ -1,4 +1,4 @@
-"""Parts that all commands share: the command line, help, printing, progress bars, one line per fault, exit status.
+"""Parts that all commands share: the command line, help, printing, progress bars, one line per error, exit status.
 
 argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.core.schema
 checks. --help is short; --help=all lists every setting.
@@ -28,7 +28,7 @@ EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75  # by a signal, after saving
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
-STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
+STATUSES = "Exit status: 0 done; 2 invalid input, one line per error on stderr; 75 stopped by a signal."
 HELP = ("-h", "--help", "--help=all")
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # of lines in a file or pipe

@@ -16,11 +16,11 @@ class LabError(Exception):
 
 
 class ConfigError(LabError, ValueError):
-    """A setting is unknown, of the wrong type, out of range, contradictory or ignored; `faults` has a line for each."""
+    """A setting is unknown, of the wrong type, out of range, contradictory or ignored; `errors` has a line for each."""
 
-    def __init__(self, *faults: str) -> None:
-        super().__init__("\n".join(faults))
-        self.faults = faults
+    def __init__(self, *errors: str) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
 
 
 class DataError(LabError):

@@ -69,10 +69,10 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
             raise DiskError(f"{named}: cannot be used ({error.strerror}); {fix}") from error
         if error.errno not in DISK:
             raise
-        raise DiskError(disk_fault(named, needed, error.strerror or "")) from error
+        raise DiskError(disk_error(named, needed, error.strerror or "")) from error
 
 
-def disk_fault(path: Path, needed: int | None, reason: str) -> str:
+def disk_error(path: Path, needed: int | None, reason: str) -> str:
     """Describe how much space a write needs, how much is free, and what to do."""
     wants = "more" if needed is None else f"{needed:,} bytes"
     fix = f"make room on this disk, or check it, and {AGAIN}"
@@ -146,8 +146,8 @@ def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
         if len(text) > LONGEST_JSON:
             raise ValueError(f"longer than {LONGEST_JSON:,} characters")
         value = json.loads(text)
-    except (OSError, ValueError, RecursionError) as fault:
-        raise error(f"{path}: cannot be read ({fault}); {fix}") from fault
+    except (OSError, ValueError, RecursionError) as message:
+        raise error(f"{path}: cannot be read ({message}); {fix}") from message
     if not isinstance(value, dict):
         raise error(f"{path}: cannot be read (not a JSON object); {fix}")
     return value
@@ -177,23 +177,23 @@ def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
 
 def check_sizes(folder: Path, files: Mapping[str, FileEntry], fix: str, *, hashes: bool = False) -> None:
     """Reject a folder in which a file of its manifest is missing, or has another size or, with `hashes`, SHA-256."""
-    for fault in faults_in(folder, files, unread=() if hashes else ALL):
-        raise DataError(f"{fault}; {fix}")
+    for error in errors_in(folder, files, unread=() if hashes else ALL):
+        raise DataError(f"{error}; {fix}")
 
 
-def faults_in(
+def errors_in(
     folder: Path, files: Mapping[str, FileEntry], *, unread: tuple[str, ...] = (), grow: Collection[str] = ()
 ) -> Iterator[str]:
     """List how files of a folder differ from their entries; those whose names begin as `unread` are not hashed."""
     for name, entry in files.items():
-        if fault := file_fault(folder / name, entry, hashes=not name.startswith(unread), grows=name in grow):
-            yield f"{folder / name}: {fault}"
+        if error := file_error(folder / name, entry, hashes=not name.startswith(unread), grows=name in grow):
+            yield f"{folder / name}: {error}"
 
 
-def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: bool = False) -> str | None:
+def file_error(path: Path, expected: FileEntry, *, hashes: bool = False, grows: bool = False) -> str | None:
     """Return how a file differs from its entry in a manifest, or None; its SHA-256 is compared only with `hashes`.
 
-    Of a file that `grows` only the first bytes are compared, as many as the manifest records.
+    Of a file that `grows` only the first bytes are compared, up to the size that the manifest records.
     """
     if not path.is_file():
         return "is missing"

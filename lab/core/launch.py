@@ -65,7 +65,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Read the rank of this process, refusing another number of processes than the config has."""
+    """Read the rank of this process, rejecting another number of processes than the config has."""
     launch = read_launch(environment)
     if environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError("--max-restarts: probe-lab fit continues with --resume only; leave --max-restarts out")
@@ -82,7 +82,7 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
 
     The first rank of a node reports it.
     """
-    begun = threading.Event()
+    started = threading.Event()
     launch = read_launch(environment)
 
     # Nothing tells a rank that its torchrun was killed, except that it gets another parent.
@@ -93,16 +93,16 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
             # Ranks wake at the same multiples of POLL_S, so that none of them misses the end that another one sees.
             time.sleep(POLL_S - time.time() % POLL_S)
         if launch.local_rank == 0:
-            what = "saving" if begun.is_set() else "nothing was trained"
+            what = "saving" if started.is_set() else "nothing was trained"
             with suppress(OSError):
                 show(f"torchrun of rank {launch.rank} has ended; {what}", error=True)
-        if not begun.is_set():
+        if not started.is_set():
             os._exit(EXIT_FAILURE)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if launch.by_torchrun:
         threading.Thread(target=follow, args=[os.getppid()], daemon=True).start()
-    return begun
+    return started
 
 
 def has_store(environment: Mapping[str, str]) -> bool:

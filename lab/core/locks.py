@@ -69,7 +69,7 @@ def in_use(path: Path) -> str:
     # The file may not exist yet, or be cut off because its process was killed.
     with suppress(OSError, ValueError):
         holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
-    if not holder:  # some file systems also refuse a lock by the error of one that is held
+    if not holder:  # some file systems also deny a lock by the error of one that is held
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
     pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
     if holder.get("job") and holder["job"] == os.environ.get(JOB):

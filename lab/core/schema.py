@@ -1,7 +1,7 @@
-"""The base of all config classes, and the faults that pydantic finds in what they are read from.
+"""The base of all config classes, and the errors that pydantic finds in what they are read from.
 
 A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. pydantic
-checks it, read from YAML or built in code. Every fault is one line, `dotted.field=value: rule; fix`. The fix is
+checks it, read from YAML or built in code. Every error is one line, `dotted.field=value: rule; fix`. The fix is
 the nearest valid name or the meaning of the field.
 """
 
@@ -55,7 +55,7 @@ WORDS = {  # of pydantic's messages, in ours
 
 
 def path_text(text: str) -> str:
-    """Refuse a path that no file system can hold."""
+    """Reject a path that no file system can hold."""
     if not is_short(text):
         rule = f"must be a path of at most {LONGEST_PATH:,} bytes, of {LONGEST_NAME} between two slashes, in one line"
         raise PydanticCustomError("path", rule)
@@ -87,19 +87,19 @@ class Section:
         """Have pydantic check an object built in code; it calls this again, and then the rules are checked."""
         if not IS_CHECKING.get():
             validated(type(self), non_defaults(self), self)
-        elif faults := tuple(self.rules()):
-            raise ConfigError(*faults)
+        elif errors := tuple(self.rules()):
+            raise ConfigError(*errors)
 
     def rules(self) -> Iterable[str]:
-        """Find the faults between fields; each line begins with the field and its value."""
+        """Find the errors between fields; each line begins with the field and its value."""
         return ()
 
     def joint_rules(self, run: Any) -> Iterable[str]:
-        """Find the faults between this section of a run's config and the others; fields are dotted from its root."""
+        """Find the errors between this section of a run's config and the others; fields are dotted from its root."""
         return ()
 
-    def fault(self, field: str, rule: str) -> str:
-        """Write the fault of a field, which may be dotted."""
+    def format_error(self, field: str, rule: str) -> str:
+        """Write the error of a field, which may be dotted."""
         return f"{field}={abbreviate(attrgetter(field)(self))}: {rule}"
 
 
@@ -133,7 +133,7 @@ class OneOf:
 def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
     """Build a config class from settings by name, or set the fields of an instance.
 
-    Raises: ConfigError with one line for every fault, but for what may be missing only as a name is misspelt.
+    Raises: ConfigError with one line for every error, but for what may be missing only as a name is misspelt.
     """
     # By JSON, because pydantic takes a list for a tuple only in JSON if types are strict.
     try:
@@ -150,7 +150,7 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
         if items[0]["type"] in MISSPELT:
             items = [item for item in items if item["type"] not in ABSENT]
-        raise ConfigError(*dict.fromkeys(chain.from_iterable(fault_lines(root, item) for item in items))) from None
+        raise ConfigError(*dict.fromkeys(chain.from_iterable(error_lines(root, item) for item in items))) from None
     finally:
         IS_CHECKING.reset(token)
 
@@ -179,13 +179,13 @@ def to_json(value: Any) -> Any:
     return str(value)
 
 
-def fault_lines(root: Any, item: Any) -> list[str]:
+def error_lines(root: Any, item: Any) -> list[str]:
     """Convert one of pydantic's errors to lines for the user."""
     section, keys, hint = locate_error(root, item["loc"])
     dotted, error, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
     if error == "value_error":
         # A rule of a section, whose lines begin with the field.
-        lines = getattr(context["error"], "faults", [str(context["error"])])
+        lines = getattr(context["error"], "errors", [str(context["error"])])
         return [f"{dotted}.{line}".lstrip(".") for line in lines]
     if error in UNKNOWN:
         settings = flatten({dotted: item["input"]})

@@ -51,13 +51,13 @@ def imports_the_lab(path: str) -> bool:
 
 def check_system() -> None:
     """End the process with status 2 and one line if the system cannot run a command."""
-    fault = None
+    error = None
     # Windows has neither the signals at which a run saves nor flock for its folder.
     if sys.platform == "win32":
-        fault = "Windows: is not supported; use WSL, Linux or macOS"
+        error = "Windows: is not supported; use WSL, Linux or macOS"
     elif path := find_shadowing_file():
         rule = "takes the place of Python's own module of that name"
-        fault = f"{path}: {rule}; rename the file, as my_{os.path.basename(path)}"
-    if fault is not None:
-        sys.stderr.write(f"{fault}\n")
+        error = f"{path}: {rule}; rename the file, as my_{os.path.basename(path)}"
+    if error is not None:
+        sys.stderr.write(f"{error}\n")
         raise SystemExit(2)

@@ -23,7 +23,7 @@ and ids of any kind the sum of c + 1 over all tokens is the number of attended p
 
 Demand is how many targets ask for evidence at each distance:
 
-    g(d) = number of targets that have a loss and whose nearest evidence lies d tokens back
+    g(d) = number of targets that have a loss and whose nearest evidence is d tokens back
 
 Evidence is defined by a method of lab.evidence, within what attention may see. g(0) is 0: targets without evidence are
 the supervised f(0) less the sum of g.
@@ -63,7 +63,7 @@ def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
     Shapes: ids from 0 on, in any order (n_queries,), (n_keys,) -> int64 (max_len,).
     """
     longest = int(max(queries.max(), keys.max()))
-    # The transform is circular: at twice the length, negative distances do not wrap around to positive ones.
+    # The transform is circular: at 2x the length, negative distances do not wrap around to positive ones.
     size = fft.next_fast_len(2 * longest + 1, real=True)
     of_queries = fft.rfft(np.bincount(queries, minlength=size).astype(np.float64))
     of_keys = fft.rfft(np.bincount(keys, minlength=size).astype(np.float64))

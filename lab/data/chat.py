@@ -19,7 +19,7 @@ USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-QUESTION = "\x02"  # stands for a question; no template writes it
+QUESTION = "\x02"  # the position of a question; no template writes it
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
@@ -129,7 +129,7 @@ def to_conversation(row: Row, template: str = USER_ASSISTANT) -> Parts | str:
     parts = []
     for after, is_scored in texts:
         if not after.startswith(before):
-            rule = "a turn changes what stands before it"
+            rule = "a turn changes the text before it"
             raise DataError(f"data.corpus.template: {rule}; write one that only adds to it")
         if after != before:
             parts.append((after.removeprefix(before), is_scored))

@@ -64,7 +64,7 @@ class Dataset(Section):
 
     def rules(self) -> Iterator[str]:
         if (self.repository is None) == (self.path is None):
-            yield self.fault("repository", "one of repository and path must be set; set one of them")
+            yield self.format_error("repository", "one of repository and path must be set; set one of them")
 
     @property
     def label(self) -> str:
@@ -84,7 +84,7 @@ class Slimpajama(Section):
 
     def rules(self) -> Iterator[str]:
         if self.path is not None and self.repository != REPOSITORY:
-            yield self.fault("repository", "would be ignored, as path is set; remove one of them")
+            yield self.format_error("repository", "would be ignored, as path is set; remove one of them")
 
     @property
     def dataset(self) -> Dataset:
@@ -208,10 +208,10 @@ class DataConfig(Section):
         if self.schedule is None:
             return
         if self.schedule.start >= self.window:
-            yield run.fault("data.schedule.start", f"must be < data.window={self.window}; lower it")
+            yield run.format_error("data.schedule.start", f"must be < data.window={self.window}; lower it")
         if self.schedule.tokens > run.train.tokens:
             rule = f"must be <= train.tokens={run.train.tokens}, or no block is a full window; lower it"
-            yield run.fault("data.schedule.tokens", rule)
+            yield run.format_error("data.schedule.tokens", rule)
 
     @property
     def dataset(self) -> Dataset | None:

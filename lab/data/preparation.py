@@ -61,7 +61,7 @@ class Prepared:
         if not self.documents["held_out"]:
             text += " (no document; to have some, raise data.held_out_frac)"
         if self.skips:
-            text += "; left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
+            text += "; skipped: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
         return text
 
 

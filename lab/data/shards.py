@@ -84,7 +84,7 @@ def read(path: Path, reader: TypeAdapter[Record], fix: str) -> Record:
     Raises: DataError, also for one of another shape.
     """
     try:
-        # strict: a number that is written as a string is a fault, not a number
+        # strict: a number that is written as a string is a error, not a number
         return reader.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {fix}") from error

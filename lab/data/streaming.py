@@ -123,7 +123,7 @@ def open_builder(corpus: Dataset) -> Any:
             is_temporary = status in TEMPORARY or isinstance(error, client.httpx.TransportError)
             if delay_s is None or not is_temporary:
                 fix = "set data.corpus.config to one of its configurations, correct the name, or check the network"
-                raise fault(corpus, "cannot be listed", error, fix) from error
+                raise make_error(corpus, "cannot be listed", error, fix) from error
             show(f"data: the hub cannot list {corpus.label} now ({error}); trying again in {delay_s} s", error=True)
         time.sleep(delay_s)
     raise AssertionError("the last try returns or raises")
@@ -149,7 +149,7 @@ def find_source(corpus: Dataset) -> tuple[str, Any]:
     return str(folder.resolve()), None
 
 
-def fault(corpus: Dataset, rule: str, error: BaseException, fix: str) -> DataError:
+def make_error(corpus: Dataset, rule: str, error: BaseException, fix: str) -> DataError:
     setting = f"repository={corpus.repository}" if corpus.path is None else f"path={corpus.path}"
     reason = textwrap.shorten(str(error), LONGEST_REASON)
     return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {fix}")
@@ -191,7 +191,7 @@ def stream_tables(corpus: Dataset, listing: Listing, name: str) -> Iterator[Any]
             fix = "correct the file, or download it again"
             if corpus.path is None:
                 fix = "run the same command again, which skips finished tasks"
-            raise fault(corpus, f"{name} cannot be read", error, fix) from error
+            raise make_error(corpus, f"{name} cannot be read", error, fix) from error
 
 
 def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Evidence: how far back in its text a target's nearest evidence lies."""
+"""Evidence: how far back in its text a target's nearest evidence is."""
 
 from typing import Annotated
 

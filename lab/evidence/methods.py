@@ -33,7 +33,7 @@ suffix: the earlier copy of the target whose preceding tokens agree longest with
 
 Both copies lie in the same run. The first token of a repeated phrase has no evidence, since what precedes it differs;
 repeat gives it some. In the sequence a b c d b c e a b c the last c has copies 4 and 7 places earlier. One
-token before the nearer copy matches, two before the farther one, so that d = 7.
+token before the nearer copy matches, two before the other one, so that d = 7.
 
 Source: induction heads copy what followed an earlier copy of the tokens at hand; arXiv:2511.05743 takes the loss off
 the tokens that they predict. Which copy counts where there are several is the choice of this lab: the longest match.
@@ -140,7 +140,7 @@ class Asked(Evidence):
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject a corpus without labels."""
         if not run.data.has_labels:
-            yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
+            yield run.format_error("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 
     def nearest_copy(self, laid: Sequences) -> IntArray:
         """Find nothing: distances are stored for training tokens alone.

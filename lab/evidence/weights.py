@@ -1,4 +1,4 @@
-"""Loss weights by evidence: targets whose evidence lies at other distances than those to keep have no loss.
+"""Loss weights by evidence: targets whose evidence is at other distances than those to keep have no loss.
 
 `keep` lists intervals of evidence distances, both ends included: tokens, or ids where these have gaps. A target with
 evidence outside them is *outside*; one without evidence never is. Of the outside targets of a pack, each is chosen with
@@ -6,9 +6,9 @@ the probability `fraction`. Which targets lose their loss depends on `control`. 
 same number of targets, or of all if a pack has fewer:
 
     none     those chosen
-    near     random ones whose evidence lies nearer than that of any outside distance
+    near     random ones whose evidence is nearer than that of any outside distance
     kind     as near, with the same number of digits of answers, by the corpus's own labels
-    random   random ones of all scored targets, wherever their evidence lies, or without any
+    random   random ones of all scored targets, wherever their evidence is, or without any
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
 
@@ -49,11 +49,13 @@ class ByEvidence(Section):
         """Require rising intervals without overlap, from 0 or more on."""
         lows, highs = np.array(self.keep or [(0, -1)]).T
         if lows[0] < 0 or (lows > highs).any():
-            yield self.fault("keep", "must be intervals [low, high] with 0 <= low <= high; for instance [[0, 96]]")
+            yield self.format_error(
+                "keep", "must be intervals [low, high] with 0 <= low <= high; for instance [[0, 96]]"
+            )
         elif (lows[1:] <= highs[:-1]).any():
-            yield self.fault("keep", "must be intervals that rise and do not overlap; join or sort them")
+            yield self.format_error("keep", "must be intervals that rise and do not overlap; join or sort them")
         elif self.control in ("near", "kind") and highs[0] < 1:
-            yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
+            yield self.format_error("control", "needs nearer targets; raise the end of the first interval of keep")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject intervals that exclude nothing, distances in ids without gaps, and a corpus without labels."""
@@ -61,11 +63,11 @@ class ByEvidence(Section):
         if self.distance == "ids":
             farthest = run.reach
         if self.keep[-1][1] >= farthest - 1 and len(self.keep) == 1:
-            yield run.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
+            yield run.format_error("weights.keep", f"must leave out distances below {farthest}; lower its end")
         if self.distance == "ids" and run.skip is None:
-            yield run.fault("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
+            yield run.format_error("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
         if self.control == "kind" and not run.data.has_labels:
-            yield run.fault("weights.control", f"{UNLABELLED}; use near")
+            yield run.format_error("weights.control", f"{UNLABELLED}; use near")
 
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""

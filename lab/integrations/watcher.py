@@ -210,7 +210,7 @@ class Watcher:
     def demand(self, *, reduce: bool = False) -> IntArray:
         """Return the retrieval demand g(d) so far on this rank, or with `reduce` over all ranks, a collective call.
 
-        Shapes: int64 (window,), supervised targets whose evidence lies d tokens back.
+        Shapes: int64 (window,), supervised targets whose evidence is d tokens back.
         """
         # Without loss weights the sums are whole numbers.
         return np.asarray(self.total(reduce).g(), dtype=np.int64)

@@ -12,7 +12,7 @@ the stages, and of the baselines that `methods` names:
     probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
     probe-lab longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---launcher is the command that runs "-m lab.fit" in the training stages, whose settings are those of fit; left out, this
+--launcher is the command that runs "-m lab.fit" in the training stages, whose settings are those of fit; default: this
 Python. All are checked before the first stage runs, and written to FOLDER as tune.yaml, analyse.yaml, extend.yaml,
 replay.yaml and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
@@ -62,7 +62,7 @@ RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in 
 
 
 def is_done(resolved: Resolved, stage: Stage) -> bool:
-    """Return whether a stage has finished with its settings; lab.fit refuses others for a run that has begun."""
+    """Return whether a stage has finished with its settings; lab.fit rejects others for a run that has started."""
     if stage.kind in TRAINING:
         return is_finished(resolved.experiments[stage.name])
     # A result has no settings of its own: those that it was computed with are in the file that was written before.
@@ -78,15 +78,15 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         for stage in left:
             text = format_yaml(resolved.settings[stage.name])
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
-    faults = []
+    errors = []
     for name, experiment in resolved.experiments.items():
         data = experiment.data
         # lab.fit prepares a generated corpus itself.
         if not (data.is_generated or is_prepared(data)):
             fix = f"run probe-lab prepare {folder / f'{name}.yaml'} first"
-            faults.append(f"{name}.data.corpus.name={data.corpus.name}: not prepared in {shard_folder(data)}; {fix}")
-    if faults:
-        raise ConfigError(*faults)
+            errors.append(f"{name}.data.corpus.name={data.corpus.name}: not prepared in {shard_folder(data)}; {fix}")
+    if errors:
+        raise ConfigError(*errors)
 
 
 def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
@@ -137,12 +137,12 @@ def carry_out(args: Arguments) -> int:
 def dry_run(estimate: Callable[..., str], args: Arguments) -> str:
     """Estimate the resources of each training stage by lab.train.dry_run.estimate, and reject those that do not fit."""
     texts = []
-    faults: list[str] = []
+    errors: list[str] = []
     for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
-        with collecting(faults, name):
+        with collecting(errors, name):
             texts.append(estimate(experiment, args.options.memory_gib, args.options.utilisation))
-    if faults:
-        raise ConfigError(*faults)
+    if errors:
+        raise ConfigError(*errors)
     return "\n\n\n".join(texts)
 
 

@@ -106,15 +106,15 @@ class Recipe(Section):
     common: dict[str, Any] = field(default_factory=dict)
     """Settings that the training stages share."""
     tune: dict[str, Any]
-    """Brief training of the base; its data.window is T and its data.mode concatenated where they are left out."""
+    """Brief training of the base; its data.window is T and its data.mode concatenated by default."""
     analyse: ImpactConfig = field(default_factory=ImpactConfig)
-    """Options of eval.impact; its length is T where it is left out."""
+    """Options of eval.impact; its length defaults to T."""
     extend: dict[str, Any]
-    """Extension of the base; its data.window is 30% of T and its data.mode concatenated where they are left out."""
+    """Extension of the base; its data.window is 30% of T and its data.mode concatenated by default."""
     flt: dict[str, Any] = field(default_factory=dict)
-    """What differs from extend in full-length training; its data.window is T where it is left out."""
+    """What differs from extend in full-length training; its data.window defaults to T."""
     replay: dict[str, Any]
-    """Replay of pretraining data; its data.window is the base's where it is left out."""
+    """Replay of pretraining data; its data.window defaults to the base's."""
     merge: MergeConfig = field(default_factory=MergeConfig)
     """Merging of the base with the replayed model."""
 
@@ -128,17 +128,17 @@ class Recipe(Section):
         return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder
 
     def rules(self) -> list[str]:
-        """Reject a method given twice or none, and settings that only the recipe may set."""
-        faults = []
+        """Reject a repeated method, or none, and settings that only the recipe may set."""
+        errors = []
         for name in ("common", *TRAINING, "flt"):
             settings = getattr(self, name)
             names = [*settings, *(f"run.{key}" for key in part(settings, "run"))]
             for key in ("run.name", "run.folder", "start", "skip"):
                 if key in names:
-                    faults.append(f"{name}.{key}: is set by the recipe; leave it out")
+                    errors.append(f"{name}.{key}: is set by the recipe; leave it out")
         if len(set(self.methods)) != len(self.methods) or not self.methods:
-            faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
-        return faults
+            errors.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
+        return errors
 
 
 class Resolved(NamedTuple):
@@ -157,7 +157,7 @@ def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
 def resolve(recipe: Recipe) -> Resolved:
     """Resolve the settings of every stage, and check those of the training stages before any model exists.
 
-    Raises: ConfigError with one line for every fault, prefixed by its stage; CheckpointError for a wrong base.
+    Raises: ConfigError with one line for every error, prefixed by its stage; CheckpointError for a wrong base.
     """
     source = read_source(Path(recipe.base), part(recipe.common, "model"), field="base=")
     experiments = resolve_training(recipe, source)
@@ -183,18 +183,18 @@ def resolve(recipe: Recipe) -> Resolved:
 
 
 @contextmanager
-def collecting(faults: list[str], stage: str) -> Iterator[None]:
-    """Add the faults of the body to a list, prefixed by the stage."""
+def collecting(errors: list[str], stage: str) -> Iterator[None]:
+    """Add the errors of the body to a list, prefixed by the stage."""
     try:
         yield
     except LabError as error:
-        faults += [f"{stage}.{line}" for line in str(error).splitlines()]
+        errors += [f"{stage}.{line}" for line in str(error).splitlines()]
 
 
 def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
     """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     # A replay inherits from the config of the model that it starts from, which is not trained yet. That config is
     # written to a temporary folder, and the paths of it are replaced by the real ones afterwards.
     with TemporaryDirectory() as place:
@@ -202,20 +202,20 @@ def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
         for stage in recipe.stages.values():
             replays = stage.kind == "replay"
             start = untrained.path(stage, "extend") if replays else Path(recipe.base)
-            # Without the config of its extension, which had faults, a replay has nothing to inherit from.
+            # Without the config of its extension, which had errors, a replay has nothing to inherit from.
             if stage.kind not in TRAINING or (replays and not start.exists()):
                 continue
             file = Path(place) / f"{stage.name}.yaml"
             file.write_text(format_yaml(stage_settings(recipe, stage, source, start)), encoding="utf-8")
-            with collecting(faults, stage.name):
+            with collecting(errors, stage.name):
                 experiment = load_experiment(file)
                 untrained.path(stage).mkdir()
                 (untrained.path(stage) / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
                 if replays:
                     start = recipe.path(stage, "extend")
                 experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
-    if faults:
-        raise ConfigError(*(fault.replace(place, recipe.folder) for fault in faults))
+    if errors:
+        raise ConfigError(*(error.replace(place, recipe.folder) for error in errors))
     return experiments
 
 

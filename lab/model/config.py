@@ -68,12 +68,16 @@ class LayersConfig(Section):
     def rules(self) -> Iterator[str]:
         """Reject a pattern without effect, and parameters of types that are not in it."""
         if set(self.pattern) <= {"full"}:
-            yield self.fault("pattern", "must have a type besides full; add one, or leave model.layers out")
+            yield self.format_error("pattern", "must have a type besides full; add one, or leave model.layers out")
         for kind, name, value in (("window", "window", self.window), ("part", "fraction", self.fraction)):
             if kind in self.pattern and value is None:
-                yield self.fault(name, f"must be set for {kind} layers in model.layers.pattern; change one of them")
+                yield self.format_error(
+                    name, f"must be set for {kind} layers in model.layers.pattern; change one of them"
+                )
             if kind not in self.pattern and value is not None:
-                yield self.fault(name, f"would be ignored without {kind} layers in model.layers.pattern; omit it")
+                yield self.format_error(
+                    name, f"would be ignored without {kind} layers in model.layers.pattern; omit it"
+                )
 
     def encoded(self, max_len: int) -> dict[str, int]:
         """Count the relative positions, from 0 on, that each type of layer encodes of `max_len`.
@@ -166,27 +170,31 @@ class DecoderConfig(Section):
         """Check the fields against each other, with one line for each error."""
         if self.n_parameters() > MOST_PARAMETERS:
             rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
-            yield self.fault("d_model", f"{rule}; lower it, n_layers or d_ff")
+            yield self.format_error("d_model", f"{rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
             nearest = nearest_divisor(self.width, self.n_heads)
-            yield self.fault("n_heads", f"must divide {field}={self.width}; use {nearest}")
+            yield self.format_error("n_heads", f"must divide {field}={self.width}; use {nearest}")
         elif self.head_dim % 2:
-            yield self.fault("n_heads", f"head_dim {self.head_dim} must be even; use another number of heads")
+            yield self.format_error("n_heads", f"head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
             nearest = nearest_divisor(self.n_heads, self.n_kv_heads)
-            yield self.fault("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
+            yield self.format_error("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
-            yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} types; leave some out")
+            yield self.format_error(
+                "layers.pattern", f"must have at most n_layers={self.n_layers} types; leave some out"
+            )
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject another vocabulary than the tokenizer's, and layers whose window hides nothing."""
         size = getattr(run.data.tokenizer, "vocab_size", self.vocab_size)
         if size != self.vocab_size:
-            yield run.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
+            yield run.format_error("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
         window = run.data.window
         if (getattr(self.layers, "window", None) or 0) >= window:
-            yield run.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
+            yield run.format_error(
+                "model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it"
+            )
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -276,13 +284,13 @@ class OptimConfig(Section):
 
     def rules(self) -> Iterator[str]:
         if self.min_lr > self.lr:
-            yield self.fault("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
+            yield self.format_error("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject a warm-up as long as the run; train rejects a run of less than a batch."""
         if self.warmup_steps >= run.train.steps and run.train.tokens >= run.train.batch_tokens:
             rule = f"must be < {run.train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
-            yield run.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
+            yield run.format_error("optim.warmup_steps", f"{rule}; lower it or train longer")
 
     def lr_at(self, step: int, total_steps: int) -> float:
         """Return the learning rate of step `step`, 0-based, of `total_steps`.

@@ -44,7 +44,7 @@ class Dca(Distance):
         """Require every relative position to stay below the pretraining window."""
         c, s = self.train_len, self.s
         if self.parts != "all" and self.window is not None:
-            yield self.fault("window", f"would be ignored, parts={self.parts} has no local window; leave it out")
+            yield self.format_error("window", f"would be ignored, parts={self.parts} has no local window; leave it out")
         elif s > c:
             yield (
                 f"chunk={s}: must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default);"
@@ -72,10 +72,10 @@ class Dca(Distance):
             return 0
         return self.train_len - self.s if self.window is None else self.window
 
-    def length_faults(self, length: int) -> list[str]:
+    def length_errors(self, length: int) -> list[str]:
         """Reject a text so short that all its distances stay plain."""
         reach = self.s
-        rule = f"a text of {length} tokens lies within one chunk, where nothing changes; read a longer text or lower it"
+        rule = f"a text of {length} tokens is within one chunk, where nothing changes; read a longer text or lower it"
         if self.parts != "intra":
             # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
             reach += min(self.w, self.s)

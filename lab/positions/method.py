@@ -146,8 +146,8 @@ class Distance(Method):
     def is_plain(self) -> bool:
         return self.method == "plain"
 
-    def length_faults(self, length: int) -> list[str]:
-        """List the parameters' faults at `length` tokens, as lines that begin with the field."""
+    def length_errors(self, length: int) -> list[str]:
+        """List the parameters' errors at `length` tokens, as lines that begin with the field."""
         return []
 
     def visible_pairs(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | bool:
@@ -185,7 +185,7 @@ def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
     return (q_pos[:, None] - k_pos[None, :]).double()
 
 
-def window_faults(window: int, length: int, done: str) -> list[str]:
+def window_errors(window: int, length: int, done: str) -> list[str]:
     """Reject a window beyond which a text has no distance, so that none is `done`."""
     if window < length - 1:
         return []

@@ -45,16 +45,16 @@ class PositionConfig(Section):
         longest = window
         if distance.beyond_training and run.probe is not None:
             longest = max(window, run.probe.longest(window))
-        yield from (f"position.distance.{fault}" for fault in distance.length_faults(longest))
+        yield from (f"position.distance.{error}" for error in distance.length_errors(longest))
         if (getattr(frequency, "theta", None) or math.inf) <= run.model.theta:
             rule = f"must be > model.theta={run.model.theta} (the adjusted base is larger)"
-            yield run.fault("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
+            yield run.format_error("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
         if (getattr(distance, "train_len", None) or 0) > window:
             rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
-            yield run.fault("position.distance.train_len", rule)
+            yield run.format_error("position.distance.train_len", rule)
         if run.bands and (run.skip or run.mask.running or run.mask.chunks is not None):
             rule = "training with it needs ids that count up from 0 in every document; leave one out"
-            yield run.fault(run.bands, rule)
+            yield run.format_error(run.bands, rule)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,15 +57,17 @@ class String(Distance):
     def rules(self) -> Iterator[str]:
         """Require the window to lie within the shift, so that no relative position grows."""
         if self.window > self.shift:
-            yield self.fault("window", f"must be <= shift={self.shift} (the paper has W << S, W = 128); lower window")
+            yield self.format_error(
+                "window", f"must be <= shift={self.shift} (the paper has W << S, W = 128); lower window"
+            )
 
-    def length_faults(self, length: int) -> list[str]:
+    def length_errors(self, length: int) -> list[str]:
         """Reject a shift that no distance in the text reaches."""
         if self.shift < length:
             return []
         third = math.ceil(length / 3)
         rule = f"must be < the length {length}, or nothing is shifted (the paper allows L/3 <= S <= L/2)"
-        return [self.fault("shift", f"{rule}; use {third} to {max(length // 2, third)}")]
+        return [self.format_error("shift", f"{rule}; use {third} to {max(length // 2, third)}")]
 
     @property
     def constant_factor(self) -> float:

@@ -15,8 +15,8 @@ YaRN: the same, and logits sharpened by the logarithm of the factor.
 
     logit_factor = a^2 with a = 0.1 ln s + 1
 
-Source: the same paper, Eq. 15 (there sqrt(1/t) = a multiplies cos and sin, so that q.k is multiplied twice); a baseline
-of arXiv:2410.18745 and arXiv:2401.07004.
+Source: the same paper, Eq. 15 (there sqrt(1/t) = a multiplies cos and sin, so that q.k is multiplied by 1/t); a
+baseline of arXiv:2410.18745 and arXiv:2401.07004.
 
 Llama 3.1's scaling: long waves are interpolated, short ones are unchanged, with a smooth step between them.
 
@@ -71,7 +71,9 @@ class Parts(FrequencyMethod):
         """Require the ramp's ends to be in order."""
         if self.beta_fast <= self.beta_slow:
             why = "pairs of more rotations than beta_fast stay, of fewer than beta_slow are interpolated"
-            yield self.fault("beta_fast", f"must be > beta_slow={self.beta_slow} ({why}); the paper has 32 and 1")
+            yield self.format_error(
+                "beta_fast", f"must be > beta_slow={self.beta_slow} ({why}); the paper has 32 and 1"
+            )
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Blend RoPE's inverse frequencies with the interpolated ones: float64 (head_dim / 2,)."""
@@ -145,7 +147,7 @@ class Llama3(FrequencyMethod):
         """Require the step's ends to be in order."""
         if self.high_freq_factor <= self.low_freq_factor:
             rule = f"must be > low_freq_factor={self.low_freq_factor} (short waves stay, long ones are slowed)"
-            yield self.fault("high_freq_factor", f"{rule}; Llama 3.1 has 4 and 1")
+            yield self.format_error("high_freq_factor", f"{rule}; Llama 3.1 has 4 and 1")
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Slow RoPE's inverse frequencies by wavelength: float64 (head_dim / 2,)."""

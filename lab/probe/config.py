@@ -61,23 +61,23 @@ class ProbeSection(Section):
     def rules(self) -> Iterator[str]:
         """Reject settings without effect, and settings that leave no length."""
         if self.max_length is not None and self.max_length < self.step:
-            yield self.fault("max_length", f"must be >= step={self.step}; lower step or raise max_length")
+            yield self.format_error("max_length", f"must be >= step={self.step}; lower step or raise max_length")
         if self.distance_points is not None and not self.distance_tests:
-            yield self.fault("distance_points", "would be ignored; leave it out, or raise distance_tests")
+            yield self.format_error("distance_points", "would be ignored; leave it out, or raise distance_tests")
         for name, size in RELEASED.items() if self.protocol != "ours" else ():
             if getattr(self, name, None) not in (None, size):
                 rule = f"must be {size} in the {self.protocol} protocol; leave it out or use protocol: ours"
-                yield self.fault(name, rule)
+                yield self.format_error(name, rule)
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject more numbers than a test has, and a corpus without held-out text that the probe needs."""
         needles = run.probe_settings({}).get("needles", NEEDLES)
         if self.required > needles:
-            yield run.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
+            yield run.format_error("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         has_text = self.haystack is not None or run.data.corpus.name == "synthetic"
         if run.data.held_out_frac == 0 and (self.loss_tokens or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
-            yield run.fault("data.held_out_frac", rule)
+            yield run.format_error("data.held_out_frac", rule)
 
     @property
     def budget(self) -> int:
@@ -121,13 +121,13 @@ class ProbeConfig(ProbeSection):
         """Reject tests that cannot be passed and settings without effect."""
         yield from super().rules()
         if self.required > self.needles:
-            yield self.fault("required", f"must be <= needles={self.needles}; lower required")
+            yield self.format_error("required", f"must be <= needles={self.needles}; lower required")
         if self.error is not None and not self.sequential:
-            yield self.fault("error", "would be ignored; leave it out, or set sequential to true")
+            yield self.format_error("error", "would be ignored; leave it out, or set sequential to true")
         if self.distances is not None and self.distance_points is not None:
-            yield self.fault("distance_points", "would be ignored; leave it or distances out")
+            yield self.format_error("distance_points", "would be ignored; leave it or distances out")
         if list(self.distances or ()) != sorted(set(self.distances or ())):
-            yield self.fault("distances", "must rise; sort them and keep each once")
+            yield self.format_error("distances", "must rise; sort them and keep each once")
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:

@@ -49,20 +49,20 @@ class NeedleProbe(Probe[NeedleCase]):
         numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.count_found(text, numbers) == SPELLED  # noqa: E731
         needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
-        faults = []
+        errors = []
         tokens = count_answer_tokens(config, tokenizer)
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
-            faults.append(f"probe.answer_budget={config.budget}: {rule}")
+            errors.append(f"probe.answer_budget={config.budget}: {rule}")
         self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
-            faults.append(
+            errors.append(
                 f"probe.max_length={config.longest(self.window)}: no multiple of probe.step={config.step} up to it has "
                 f"room for a test, {self.shortest} tokens; raise probe.max_length or lower probe.step"
             )
-        if faults:
-            raise ConfigError(*faults)
+        if errors:
+            raise ConfigError(*errors)
 
     def check_haystack(self, length: int) -> None:
         """Reject a file whose text a test of this length would repeat, with a DataError."""

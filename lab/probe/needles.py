@@ -99,7 +99,7 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
     have = len(plain_ids(tokenizer, text))
     if have < n_tokens:
         raise DataError(
-            f"{source}: has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice; "
+            f"{source}: has {have:,} tokens, a test of {length:,} has {n_tokens:,} of them, some repeated; "
             "give a longer text, or shorter lengths"
         )
 

@@ -12,7 +12,7 @@ below the threshold. Without such a stretch there is no number, and only the ran
 
     low:   the last distance from which a stretch shows the threshold with MARGIN 0, or where the least lower limit from
            there on crosses the threshold
-    high:  where the largest upper limit of a distance and all farther ones crosses it
+    high:  where the largest upper limit of a distance and all larger ones crosses it
 
 Errors, by simulation at 64 tests at each of 14 distances and a threshold of .8 (tests/probe/test_reach.py): a true
 share of .75 everywhere has a reach in less than 5% of cases, one of .78 in 35%. A single first distance of .5 before
@@ -169,7 +169,7 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
-    """Find the reach of recorded tests, by distance; f there lies between those of the distances around it."""
+    """Find the reach of recorded tests, by distance; f there is between those of the distances around it."""
     results = []
     for distance, row in sorted(rows.items()):
         n, found = row["n"], row["found"]

@@ -1,6 +1,6 @@
 """Recall: what a model gains from evidence at a distance, on text as it is.
 
-The evidence of a target is an earlier token, d places back (lab.evidence). The target is scored twice, in nats and by
+The evidence of a target is an earlier token, d places back (lab.evidence). It is scored two times, in nats and by
 whether it is the most likely token: with its whole context, and with the context cut just behind the evidence.
 
     index          p - d       p - d + 1 .. p - 1     p
@@ -8,7 +8,7 @@ whether it is the most likely token: with its whole context, and with the contex
     whole context  all of the piece before p; a piece is up to a training window of one document
     cut context    p - d + 1 .. p - 1 alone, d - 1 tokens, d >= 2
 
-    gain(d) = mean of nats(cut) - nats(whole) over the targets whose evidence lies d back
+    gain(d) = mean of nats(cut) - nats(whole) over the targets whose evidence is d back
 
 Every token of a document but its first counts as a target. Distances are in bins, half octaves from 4 tokens on, and at
 most `most` targets are sampled of each. Targets without evidence can be a bin too: d = 0, whose score is nats(whole). A

@@ -92,11 +92,11 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         for name, arm in name_arms(bases).items():
             names[name] = f"{BASE}, {arm}".removesuffix(f", {ONLY}")
         return {name: names[name] for name in settings}  # in the order of the runs
-    # A condition of loss weights is one name, in place of the settings that it stands for.
+    # A condition of loss weights is one name, in place of the settings that it names.
     settings = {name: name_weights(row) for name, row in settings.items()}
     keys = find_differences(settings)
     n_all = count_arms(settings, keys)
-    # A setting that only one method has, with one value, follows from the method's name: the arms are as many without.
+    # A setting that only one method has, with one value, follows from the method's name: the arms are the same without.
     for key in list(keys):
         values = {str(row.get(key)) for row in settings.values()}
         others = [other for other in keys if other != key]

@@ -7,7 +7,7 @@ checkpoints/tokens-000010485760/
     counts.npz                   the position frequency at this point
     manifest.json                its run, consumed tokens, size and SHA-256 of each file, and of the first bytes of the
                                  run's records as they were then; written last
-checkpoints/untrained.json       stands in their place until the first one is published
+checkpoints/untrained.json       is in their place until the first one is published
 
 What is read of a checkpoint is hashed before, all of it if a run is resumed. A checkpoint of another run, and one that
 is not what was written, are rejected. Nothing falls back to an older one by itself.
@@ -40,7 +40,7 @@ WEIGHTS, OPTIMIZER = "weights-", "optimizer-"  # beginnings of the names of the 
 TENSORS = (WEIGHTS, OPTIMIZER)
 MANIFEST, RUN, CONSUMED, SEEN = "manifest.json", "run", "consumed_tokens", "records"
 RESTORE = "restore it"
-ANEW = f"{RESTORE}, or begin anew with --restart"
+ANEW = f"{RESTORE}, or start again with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
 # What torch.load and safetensors were seen to raise for files that are cut, overwritten or of another kind.
 BROKEN = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError)
@@ -142,26 +142,26 @@ def candidates(root: Path) -> list[Path]:
     return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
-def find_fault(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
+def find_error(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
     try:
-        for fault in files.faults_in(folder, Checkpoint(folder).files, unread=unread):
-            return f"{fault}; {RESTORE}"
+        for message in files.errors_in(folder, Checkpoint(folder).files, unread=unread):
+            return f"{message}; {RESTORE}"
     except CheckpointError as error:
         return first_line(error)
     return None
 
 
-def refuse(folder: Path, fault: str, fits: Callable[[Checkpoint], bool] = lambda _: True) -> NoReturn:
-    """Reject a checkpoint for its fault, and name the newest older one that is whole and fits.
+def reject(folder: Path, error: str, fits: Callable[[Checkpoint], bool] = lambda _: True) -> NoReturn:
+    """Reject a checkpoint for its error, and name the newest older one that is whole and fits.
 
     Raises: CheckpointError.
     """
     for older in candidates(folder.parent):
-        if older.name < folder.name and find_fault(older) is None and fits(Checkpoint(older)):
+        if older.name < folder.name and find_error(older) is None and fits(Checkpoint(older)):
             fix = f"delete {folder} to go on from {older.name}, the newest whole one"
-            raise CheckpointError(f"{fault}, or {fix}")
-    raise CheckpointError(f"{fault}, or begin anew with --restart")
+            raise CheckpointError(f"{error}, or {fix}")
+    raise CheckpointError(f"{error}, or start again with --restart")
 
 
 def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
@@ -172,8 +172,8 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
     folders = candidates(root)
     if not folders:
         return None
-    if fault := find_fault(folders[0], unread):
-        refuse(folders[0], fault)
+    if error := find_error(folders[0], unread):
+        reject(folders[0], error)
     return Checkpoint(folders[0])
 
 
@@ -184,8 +184,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     # The optimizer's moments, two thirds of the bytes, are not read to open a model, and so not hashed.
     if NAME.fullmatch(folder.name):
-        if fault := find_fault(folder, (OPTIMIZER,)):
-            raise CheckpointError(fault)
+        if error := find_error(folder, (OPTIMIZER,)):
+            raise CheckpointError(error)
         return Checkpoint(folder)
     checkpoint = newest(folder / "checkpoints", (OPTIMIZER,))
     if checkpoint is None:
@@ -194,7 +194,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def rejecting(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
     try:
         yield
@@ -217,7 +217,7 @@ def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
             # A record that no longer begins with the bytes of its entry was changed by somebody else: a new entry would
             # hide that.
             is_record = name in RECORDS and name in entries
-            if path.is_file() and not (is_record and files.file_fault(path, entries[name], hashes=True, grows=True)):
+            if path.is_file() and not (is_record and files.file_error(path, entries[name], hashes=True, grows=True)):
                 # The size is read first, and only so many bytes are hashed: records may grow meanwhile.
                 size = path.stat().st_size
                 entries[name] = {"bytes": size, "sha256": files.sha256(path, size)}
@@ -247,30 +247,30 @@ def probe_of(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def find_faults(run: Path, wanted: tuple[str, ...] = files.ALL) -> list[str]:
+def find_errors(run: Path, wanted: tuple[str, ...] = files.ALL) -> list[str]:
     """List how files whose names begin as those `wanted` differ from their entries, a line each.
 
     Raises: CheckpointError where there is no manifest.
     """
-    faults = compare_files(run, wanted)
-    if faults:
+    errors = compare_files(run, wanted)
+    if errors:
         # A run in training replaces a file shortly before its entry: what differs then is the same a moment later.
         time.sleep(SETTLE_S)
-        faults = compare_files(run, wanted)
-    return faults
+        errors = compare_files(run, wanted)
+    return errors
 
 
 def compare_files(run: Path, wanted: tuple[str, ...]) -> list[str]:
     entries = {name: entry for name, entry in read_manifest(run)[1].items() if name.startswith(wanted)}
-    return [f"{fault}; restore it" for fault in files.faults_in(run, entries, grow=RECORDS)]
+    return [f"{error}; restore it" for error in files.errors_in(run, entries, grow=RECORDS)]
 
 
 def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
     """Reject a run folder of which a named file is not what was written.
 
-    A run that has not begun has no manifest, nor has one that was unpacked from a table of records.
+    A run that has not started has no manifest, nor has one that was unpacked from a table of records.
 
     Raises: CheckpointError.
     """
-    if (run / MANIFEST).exists() and (faults := find_faults(run, names)):
-        raise CheckpointError("\n".join(faults))
+    if (run / MANIFEST).exists() and (errors := find_errors(run, names)):
+        raise CheckpointError("\n".join(errors))

@@ -14,7 +14,7 @@ UNMASKED = "unmasked"
 MASKED = {"none": "far-masked", "near": "near-masked", "kind": "matched control", "random": "random control"}
 DEFINITIONS = {  # of the names above, for the line under a picture or a table
     UNMASKED: "all targets have a loss",
-    "far-masked": "the loss is masked for targets whose evidence lies beyond D tokens, the end of weights.keep",
+    "far-masked": "the loss is masked for targets whose evidence is beyond D tokens, the end of weights.keep",
     "near-masked": "the same number of nearer targets is masked instead",
     "matched control": "near-masked, with the same number of digits of answers",
     "random control": "the same number of random targets is masked",

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from lab.core.errors import CheckpointError, DiskError, first_line
-from lab.core.files import disk_fault, read_object, write_atomic, write_json, write_parts
+from lab.core.files import disk_error, read_object, write_atomic, write_json, write_parts
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.runs.checkpoints import (
@@ -70,7 +70,7 @@ class RunFolder:
         return read_object(path, CheckpointError, ANEW) if path.exists() else {}
 
     def threads(self) -> int | None:
-        """Read the CPU threads that the run began with, or None for one that has not begun.
+        """Read the CPU threads that the run started with, or None for one that has not started.
 
         Raises: CheckpointError.
         """
@@ -94,7 +94,7 @@ class RunFolder:
             # The beginning of a line that is cut here would join the first line of a resume.
             with suppress(OSError):
                 os.truncate(path, size)
-            raise DiskError(disk_fault(path, len(lines), error.strerror or "")) from error
+            raise DiskError(disk_error(path, len(lines), error.strerror or "")) from error
 
     def read(self, name: str, *needed: str) -> Iterator[Record]:
         """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is skipped.

@@ -14,7 +14,7 @@ from lab.runs.folder import Record, RunFolder
 
 
 def list_contexts(probe: Record) -> Iterator[Record]:
-    """List the held-out loss of a probe by visible context: from `context` earlier tokens to twice that."""
+    """List the held-out loss of a probe by visible context: from `context` earlier tokens to 2x that."""
     for context, loss in probe.get("context_loss", {}).items():
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
-from lab.core.files import file_fault
+from lab.core.files import file_error
 from lab.runs.checkpoints import (
     ANEW,
     CONSUMED,
@@ -28,8 +28,8 @@ from lab.runs.checkpoints import (
     Checkpoint,
     probe_of,
     read_manifest,
-    refuse,
-    refusing,
+    reject,
+    rejecting,
 )
 from lab.runs.folder import RunFolder, ends_with_line
 
@@ -91,7 +91,7 @@ def read_state(checkpoint: Checkpoint) -> State:
     """
     import torch  # takes seconds, which what only looks for checkpoints need not wait
 
-    with refusing(checkpoint.state):
+    with rejecting(checkpoint.state):
         state: State = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
         check_state(state)
         if state["consumed_tokens"] != checkpoint.consumed_tokens:
@@ -107,8 +107,8 @@ def check_state(state: Any) -> None:
     try:
         TypeAdapter(State).validate_python(state, strict=True)
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+        message = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, message['loc']))}: {message['msg']}") from error
     counts = state["recording"]["counts"]
     for name in Counted.__annotations__.keys() - {"max_len"}:
         # lengths[n] counts segments of n tokens, n from 0 to max_len; all others are by distance, from 0 to max_len - 1
@@ -166,27 +166,27 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
         if not is_record and not 0 <= probe <= at:
             continue
         # Probes before the checkpoint are old: their size is compared, but not their hash.
-        fault = file_fault(path, entry, hashes=is_record or probe == at, grows=is_record)
-        if fault:
+        error = file_error(path, entry, hashes=is_record or probe == at, grows=is_record)
+        if error:
             if saved is None or 0 <= probe < at:
-                raise CheckpointError(f"{path}: {fault}; {ANEW}")
+                raise CheckpointError(f"{path}: {error}; {ANEW}")
             if checkpoint is not None and not begins_as_saved(path, checkpoint):
-                rule = f"{path}: {fault}, and is not whole up to the checkpoint; {RESTORE}"
-                refuse(checkpoint.folder, rule, partial(begins_as_saved, path))
+                rule = f"{path}: {error}, and is not whole up to the checkpoint; {RESTORE}"
+                reject(checkpoint.folder, rule, partial(begins_as_saved, path))
             # If a file of the probe at the checkpoint is lost, its lines go as well, and the probe is run again.
             lost = PROBES if probe == at else name
             sizes[lost] = saved[lost]["bytes"] if lost in saved else 0
         elif is_record and not ends_with_line(path):
-            fault = "its last line has no end"
-        if fault:
-            losses.append(f"{path}: {fault}; what is lost was written after {after}, and is measured again")
+            error = "its last line has no end"
+        if error:
+            losses.append(f"{path}: {error}; what is lost was written after {after}, and is measured again")
     return sizes, losses
 
 
 def begins_as_saved(path: Path, checkpoint: Checkpoint) -> bool:
     """Return whether a record begins with the bytes that a checkpoint lists, if it lists any."""
     entry = (checkpoint.records or {}).get(path.name)
-    return entry is None or file_fault(path, entry, hashes=True, grows=True) is None
+    return entry is None or file_error(path, entry, hashes=True, grows=True) is None
 
 
 def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:

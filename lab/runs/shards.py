@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from lab.core.errors import CheckpointError, LabError, first_line
 from lab.core.files import FileEntry, publish_folder, remove, write_hashed, write_json
 from lab.runs import checkpoints
-from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, refusing
+from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, rejecting
 from lab.runs.recovery import State
 
 Files = dict[str, FileEntry]
@@ -95,7 +95,7 @@ class ShardWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Refuse to be chosen by a path."""
+        """Reject to be chosen by a path."""
         return False
 
 
@@ -215,7 +215,7 @@ def restore_tensors(
     restored: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
     moments, _ = split_optimizer(restored)
     read_shards(weights_of(model) | moments, saved.folder, group)
-    with refusing(saved.state):
+    with rejecting(saved.state):
         for name, values in restored["state"].items():
             values.update(state["optimizer"][name])
     set_optimizer_state_dict(model, optimizer, restored)

@@ -131,7 +131,7 @@ def is_hub_id(path: Path) -> bool:
 
 @functools.cache
 def hub_folder(path: Path) -> Path:
-    """Return the folder of a model of the hub, downloaded unless it is in the cache, refusing one that neither has."""
+    """Return the folder of a model of the hub, downloaded unless it is in the cache, rejecting one that neither has."""
     from huggingface_hub import snapshot_download
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")

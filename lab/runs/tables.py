@@ -49,7 +49,7 @@ def unpack(table: Path, folder: Path) -> list[Path]:
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     """Write one line of a table into its run's folder; only rows are added to a file that exists.
 
-    Raises: ValueError for a path that leaves the run's folder; OSError for a text or arrays given twice.
+    Raises: ValueError for a path that leaves the run's folder; OSError for a text or repeated arrays.
     """
     names = [record["run"], *record["file"].split("/")]
     for name in names:

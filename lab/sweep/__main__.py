@@ -45,7 +45,7 @@ class SweepOptions(Section):
     seeds: Positive | None = None
     """Seeds of a grid, from 0, in place of the file's values of run.seed."""
     seed: NonNegative | None = None
-    """Seed of the draws of method: random; left out, 0."""
+    """Seed of the draws of method: random; default: 0."""
     index: NonNegative | None = None
     """Number of the only run to train, from 0 in the order of --dry_run."""
 
@@ -126,8 +126,8 @@ def work(args: Arguments) -> int:
     own = {name: of_runs.pop(name) for name in names if name in of_runs}
     # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
     suggestions = {key: suggest(key, names, "-") for key in of_runs}
-    faults = [f"--{key}: unknown option; {near}" for key, near in suggestions.items() if near != "-"]
-    options = read_options(SweepOptions, own, faults)
+    errors = [f"--{key}: unknown option; {near}" for key, near in suggestions.items() if near != "-"]
+    options = read_options(SweepOptions, own, errors)
     runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):

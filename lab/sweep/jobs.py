@@ -36,7 +36,7 @@ KILLED = 128  # plus the number of the signal, as shells do
 
 @dataclass(frozen=True)
 class Job:
-    """A command to run, and the file that its output is appended to; left out, it is printed."""
+    """A command to run, and the file that its output is appended to; default: it is printed."""
 
     name: str
     words: Sequence[str]
@@ -144,7 +144,7 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def is_finished(experiment: Experiment) -> bool:
-    """Return whether lab.fit --resume would find nothing left to do; lab.fit refuses what cannot be read."""
+    """Return whether lab.fit --resume would find nothing left to do; lab.fit rejects what cannot be read."""
     folder = RunFolder(experiment.run.path)
     try:
         before = load_experiment(folder.path / "config.yaml")

@@ -55,14 +55,14 @@ class Parameter(Section):
             return ["value: goes alone, and so do values, and min and max; give one of them"]
         if shape is None:
             return []
-        faults = []
+        errors = []
         if self.min is None or self.max is None or self.min >= self.max:
-            faults.append(f"min={self.min}: must be < max={self.max}; give both ends of the range")
+            errors.append(f"min={self.min}: must be < max={self.max}; give both ends of the range")
         elif shape == "log_uniform_values" and self.min <= 0:
-            faults.append(f"min={self.min}: must be > 0 for {shape}; raise it")
+            errors.append(f"min={self.min}: must be > 0 for {shape}; raise it")
         elif shape == "int_uniform" and not (isinstance(self.min, int) and isinstance(self.max, int)):
-            faults.append(f"min={self.min}: must be a whole number for {shape}, and so must max; or use uniform")
-        return faults
+            errors.append(f"min={self.min}: must be a whole number for {shape}, and so must max; or use uniform")
+        return errors
 
     @property
     def choices(self) -> Sequence[Any]:

@@ -111,10 +111,10 @@ class PlannedRun:
 
     def threads(self, jobs: int) -> int:
         """Choose CPU threads: those of the config, those the run began with, or its part of the cores."""
-        begun = None
-        with suppress(LabError):  # lab.fit refuses what cannot be read
-            begun = RunFolder(self.path).threads()
-        return self.experiment.train.threads or begun or max(1, cores() // jobs // self.experiment.train.devices)
+        recorded = None
+        with suppress(LabError):  # lab.fit rejects what cannot be read
+            recorded = RunFolder(self.path).threads()
+        return self.experiment.train.threads or recorded or max(1, cores() // jobs // self.experiment.train.devices)
 
     def words(self, jobs: int) -> list[str]:
         """Write the command that starts or resumes the run, one of so many at once."""
@@ -133,7 +133,7 @@ def plan(
 
     `seeds` is the number of seeds of a grid, from 0, and `seed` that of random samples.
 
-    Raises: ConfigError with a line for each fault of any run.
+    Raises: ConfigError with a line for each message of any run.
     """
     file = read_sweep(path, seeds)
     if seed is not None and file.method == "grid":
@@ -141,21 +141,21 @@ def plan(
     for key in flatten(dict(settings)).keys() & flatten(dict(file.parameters)).keys():
         raise ConfigError(f"--{key}={settings[key]}: is a parameter of the sweep; leave it out")
     runs: dict[Path, PlannedRun] = {}
-    faults: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for swept in file.settings(seed or 0):
         try:
             run = plan_command(file.command, {**swept, **settings}, swept, file.program, path)
         except ConfigError as error:
-            # Many runs have the same fault with other values: the key has no value, so that one line is printed.
-            for fault in error.faults:
-                faults.setdefault(re.sub("=.*?: ", ": ", fault, count=1), fault)
+            # Many runs have the same message with other values: the key has no value, so that one line is printed.
+            for message in error.errors:
+                errors.setdefault(re.sub("=.*?: ", ": ", message, count=1), message)
             continue
         if runs.setdefault(run.path, run) is not run:
             rule = "is that of two runs, which compute the same"
             line = f"run.name={run.path.name}: {rule}; sweep over other settings, or set run.name"
-            faults[line] = line
-    if faults:
-        raise ConfigError(*faults.values())
+            errors[line] = line
+    if errors:
+        raise ConfigError(*errors.values())
     return list(runs.values())
 
 

@@ -28,7 +28,7 @@ from lab.core.plugins import LOADED
 from lab.core.yaml import flatten
 from lab.train.environment import ROOT, versions
 
-FAULT, ENDED = "fault", "ended"  # keys of the store, next to the names of exchanges
+ERROR, ENDED = "error", "ended"  # keys of the store, next to the names of exchanges
 LAST = "started"  # name of the last exchange before the training
 LOOK_S = 0.05
 CONNECT = timedelta(minutes=2)  # torchrun keeps its store before it starts any rank
@@ -61,7 +61,7 @@ def gather(name: str, value: str, launch: Launch) -> list[str]:
         store.set(keys[launch.rank], value)
         # A loop in place of store.wait(keys), which would not notice that another rank has failed.
         while not store.check(keys):
-            raise_fault(store)
+            raise_error(store)
             # The first rank is not late: it may prepare data for hours, and the store ends with it.
             late = [rank for rank in range(1, launch.world_size) if not store.check([keys[rank]])]
             if late and time.monotonic() > until:
@@ -101,7 +101,7 @@ def open_store(launch: Launch) -> Any:
     return store
 
 
-def tell(fault: str, launch: Launch) -> None:
+def tell(error: str, launch: Launch) -> None:
     """Tell the ranks that wait for this one why it ends, and wait until they know; nothing once all of them train."""
     if launch.world_size == 1 or not has_store(os.environ):
         return
@@ -112,8 +112,8 @@ def tell(fault: str, launch: Launch) -> None:
         store = open_store(launch)
         if store.check(keys_of(LAST, launch)):
             return
-        # Only the first fault is kept: the ranks that end because of it must not replace it.
-        store.compare_set(FAULT, "", f"{name_ranks(launch.rank)} on {platform.node()}: {fault}")
+        # Only the first error is kept: the ranks that end because of it must not replace it.
+        store.compare_set(ERROR, "", f"{name_ranks(launch.rank)} on {platform.node()}: {error}")
     leave(launch)
 
 
@@ -153,14 +153,14 @@ def check_network(launch: Launch) -> None:
     if launch.world_size == 1 or distributed.is_initialized():
         return
     kept: list[Any] = []  # until all ranks are connected
-    fault = ""
+    message = ""
 
     def connect(store: Any) -> None:
-        nonlocal fault
+        nonlocal message
         try:
             kept.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
         except RuntimeError as error:
-            fault = first_line(error)
+            message = first_line(error)
 
     with reaching(launch):
         store = open_store(launch)
@@ -168,17 +168,17 @@ def check_network(launch: Launch) -> None:
         thread = threading.Thread(target=connect, args=[PrefixStore("network", store)], daemon=True)
         thread.start()
         while thread.is_alive():
-            raise_fault(store)
+            raise_error(store)
             thread.join(LOOK_S)
-    if fault:
-        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({fault})"
+    if message:
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({message})"
         raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
     gather("network", "", launch)
 
 
-def raise_fault(store: Any) -> None:
-    if store.check([FAULT]):
-        raise PeerError(store.get(FAULT).decode())
+def raise_error(store: Any) -> None:
+    if store.check([ERROR]):
+        raise PeerError(store.get(ERROR).decode())
 
 
 def name_ranks(*ranks: int) -> str:

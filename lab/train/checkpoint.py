@@ -25,7 +25,7 @@ from lab.train.state import Stopping, TrainState
 
 
 def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:
-    """Return whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
+    """Return whether a multiple of `every_tokens` is between two numbers of consumed tokens.
 
     A step consumes fewer tokens than its budget if packs are not full, so that no step need end at a multiple.
 
@@ -79,7 +79,7 @@ class Checkpointing:
 
     def save_if_due(self, state: TrainState) -> None:
         """Save when an interval has passed, and on a signal."""
-        if self.stopping.fault:  # the step that failed must not replace the checkpoint to resume from
+        if self.stopping.error:  # the step that failed must not replace the checkpoint to resume from
             return
         is_final = state.step in self.config.final_steps
         if is_final:
@@ -114,7 +114,7 @@ class Checkpointing:
             "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
             "final": final,
         }
-        # What would be refused at a resume is refused here, while the checkpoint before it is still there.
+        # What a resume would reject is rejected here, while the checkpoint before it is still there.
         try:
             check_state(saved)
         except ValueError as error:

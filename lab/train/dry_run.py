@@ -45,7 +45,7 @@ NAMES = {
 
 
 def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
-    """Estimate one run's resources and format them, refusing a run that does not fit a GPU of `memory_gib`."""
+    """Estimate one run's resources and format them, rejecting a run that does not fit a GPU of `memory_gib`."""
     limit = read_number("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
     used = read_number("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
@@ -168,7 +168,7 @@ def build_inputs(experiment: Experiment) -> dict[str, Any]:
 
 
 def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
-    """Refuse a run that does not fit, or only into what the driver and fragments take of a GPU."""
+    """Reject a run that does not fit, or only into what the driver and fragments take of a GPU."""
     needed = (memory.total + assumed) / (1 - SPARE)
     if needed > memory_gib * GIB:
         held = sum(memory.peak[kind] for kind in HELD)

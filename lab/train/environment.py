@@ -21,14 +21,14 @@ from lab.data.preparation import check_prepared, shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.probe import needles
-from lab.runs.checkpoints import READ, find_faults
+from lab.runs.checkpoints import READ, find_errors
 from lab.runs.folder import RunFolder, packed_counts
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
 STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
 INT64 = 8  # bytes
-RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
+RESTART = "start again with --restart, which moves this folder aside and deletes nothing"
 
 
 def check_preflight(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
@@ -89,13 +89,13 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
                 f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )
     # The config is compared only once it is known to be what the run wrote.
-    if faults := find_faults(folder.path, READ):
-        raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
+    if errors := find_errors(folder.path, READ):
+        raise CheckpointError("\n".join(f"{error}, or {RESTART}" for error in errors))
     fix = "set it back, or choose another --run.name"
     for key, old, new in find_changes(load_experiment(config).to_dict(), experiment.to_dict()):
-        faults.append(f"{key}={new}: the run was started with {old}; {fix}")
-    if faults:
-        raise ConfigError(*faults)
+        errors.append(f"{key}={new}: the run was started with {old}; {fix}")
+    if errors:
+        raise ConfigError(*errors)
     return True
 
 
@@ -122,7 +122,7 @@ def counts_bytes(experiment: Experiment) -> int:
 
 
 def describe_code() -> dict[str, Any]:
-    """Describe the code that runs; values that cannot be found are "unknown" or left out."""
+    """Describe the code that runs; values that cannot be found are "unknown" or omitted."""
     installed = {"python": platform.python_version(), **versions()}
     return {"commit": commit(), "dirty_diff": git("diff", "HEAD"), "versions": installed}
 

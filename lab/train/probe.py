@@ -53,7 +53,7 @@ class Probing:
         self.probed_at = 0
 
     def open(self, state: TrainState) -> None:
-        """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
+        """Set up the probe before the first step, so that errors are reported early, and run an overdue one."""
         data, config = self.experiment.data, self.experiment.probe
         if config is None:
             return
@@ -165,12 +165,12 @@ class Probing:
 
 
 def check_tests(experiment: Experiment, folder: Path) -> None:
-    """Refuse settings of the probe that leave no test in the tokenizer of a folder, before there is a text to test on.
+    """Reject settings of the probe that leave no test in the tokenizer of a folder, before there is a text to test on.
 
-    Raises: ConfigError with all their faults, DataError.
+    Raises: ConfigError with all their errors, DataError.
     """
     tokenizer = load_tokenizer(folder)
-    faults: list[str] = []
+    errors: list[str] = []
     for probe in (NeedleProbe, DistanceProbe):
         if probe is DistanceProbe and not experiment.tests.distance_tests:
             continue
@@ -179,9 +179,9 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
         except NoRoom as error:
             show(f"{first_line(error)}; this run measures no reach")
         except ConfigError as error:
-            faults += error.faults
-    if faults:
-        raise ConfigError(*faults)
+            errors += error.errors
+    if errors:
+        raise ConfigError(*errors)
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:

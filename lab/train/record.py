@@ -248,23 +248,23 @@ class Wandb:
 
         It raises SystemExit where its own process has failed. A thread that hangs is left behind.
         """
-        faults: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def caught() -> None:
             try:
                 call()
             except BaseException as error:
-                faults.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=caught, daemon=True)
         thread.start()
         thread.join(LIMIT_S)
         if thread.is_alive():
-            faults.append(TimeoutError(f"does not return in {LIMIT_S:g} s"))
-        if faults and not self.broken:
-            reason = f"{type(faults[0]).__name__}: {first_line(faults[0])}"
+            errors.append(TimeoutError(f"does not return in {LIMIT_S:g} s"))
+        if errors and not self.broken:
+            reason = f"{type(errors[0]).__name__}: {first_line(errors[0])}"
             show(f"track.wandb: {reason}; no longer mirrored, the run folder holds all", error=True)
-        self.broken = self.broken or bool(faults)
+        self.broken = self.broken or bool(errors)
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""

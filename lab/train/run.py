@@ -103,11 +103,11 @@ def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
 
 
 def run_experiment(
-    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, begun: threading.Event | None = None
+    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, started: threading.Event | None = None
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    A process that exits afterwards passes `begun`, which is set after the first step; it ignores signals from the end
+    A process that exits afterwards passes `started`, which is set after the first step; it ignores signals from the end
     of the training on. `command` continues the run.
 
     Raises: LabError for what the user can correct.
@@ -125,7 +125,7 @@ def run_experiment(
             end_together(launch)
         else:
             run = prepare_run(start, resume=resume, restart=restart)
-            run.parts.stopping.begun = begun
+            run.parts.stopping.started = started
             if status := train_to_end(run, launch, command):
                 return status
         if launch.is_first:
@@ -167,10 +167,10 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
         return 0
     if launch.is_first:
         saved = f"stopped after {run.state.consumed:,} tokens, all saved; continue with:\n  {command}"
-        show(stopping.fault or saved, error=True)
+        show(stopping.error or saved, error=True)
     # torchrun ends the processes that are left once one has exited, the first rank perhaps before it has printed.
     run.parts.fabric.barrier()
-    return EXIT_FAILURE if stopping.fault else EXIT_STOPPED
+    return EXIT_FAILURE if stopping.error else EXIT_STOPPED
 
 
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:

@@ -1,4 +1,4 @@
-"""Where a run starts: anew, at a checkpoint, or not at all; the files that a start writes first; what it prints."""
+"""Where a run starts: at step 0, a checkpoint, or not at all; the files that a start writes first; what it prints."""
 
 import json
 import shutil
@@ -96,9 +96,9 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
     # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
     names = [path.name for path in checkpoint.tensor_files()]
     mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
-    for fault in gather("fault", next(files.faults_in(checkpoint.folder, mine), ""), launch):
-        if fault:
-            checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
+    for error in gather("error", next(files.errors_in(checkpoint.folder, mine), ""), launch):
+        if error:
+            checkpoints.reject(checkpoint.folder, f"{error}; {checkpoints.RESTORE}")
     if launch.is_first:
         checkpoint.name_strays()
         read_state(checkpoint)  # raises if it has not all parts of a run's state
@@ -159,7 +159,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
     if files.free_bytes(path) < needed:
         reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
-        raise DiskError(files.disk_fault(path, needed, reason))
+        raise DiskError(files.disk_error(path, needed, reason))
     contents["environment.json"], run = describe_start(start, data.digest(), threads)
     if checkpoint is None:
         # A run that is killed before its first checkpoint begins at step 0 again. Without this mark, the records that

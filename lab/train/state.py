@@ -159,7 +159,7 @@ def describe(error: BaseException) -> str:
 
 
 class Stopping:
-    """Whether the run is asked to stop, has stopped, and why. `begun` is set once there is something to save."""
+    """Whether the run is asked to stop, has stopped, and why. `started` is set once there is something to save."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -167,15 +167,15 @@ class Stopping:
         # ranks have exchanged sets `stopped`, so that none leaves the others waiting in a collective call.
         self.is_asked = False
         self.stopped = False
-        self.fault: str | None = None  # why the run cannot go on
+        self.error: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
-        self.begun: threading.Event | None = None
+        self.started: threading.Event | None = None
 
     @contextmanager
     def handling(self) -> Iterator[None]:
         """Take signals in the body; afterwards restore the handlers, or ignore signals if the process ends next.
 
-        Where there is a `begun` to set, the process reports and exits after the training.
+        Where there is a `started` to set, the process reports and exits after the training.
         """
         handlers: dict[signal.Signals, Any] = {}
         for number in SIGNALS:
@@ -185,7 +185,7 @@ class Stopping:
         try:
             yield
             # All is saved. A signal that is repeated now must not change the exit status, nor cut the report.
-            if self.begun is not None:
+            if self.started is not None:
                 handlers = dict.fromkeys(SIGNALS, signal.SIG_IGN)
         finally:
             for number, handler in handlers.items():
@@ -204,14 +204,14 @@ class Stopping:
     def check(self, state: TrainState, stats: StepStats) -> None:
         """Stop after a step that is not finite, or once a rank was asked, as all ranks know from the step's sums."""
         # From the first step on there is something to save, also if torchrun ends.
-        if self.begun is not None:
-            self.begun.set()
+        if self.started is not None:
+            self.started.set()
         if stats.skipped:
             what = "gradient" if math.isfinite(stats.sums["loss"]) else "loss"
             fix = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
             place = f"step {state.step}, which ends at {state.consumed:,} tokens"
-            self.fault = f"optim.lr={state.recipe.optim.lr}: {place}, has a {what} that is not finite; {fix}"
-        if self.fault or stats.sums["stop"]:
+            self.error = f"optim.lr={state.recipe.optim.lr}: {place}, has a {what} that is not finite; {fix}"
+        if self.error or stats.sums["stop"]:
             self.stopped = True
 
     def agree(self) -> bool:

@@ -63,7 +63,7 @@ def test_a_conversation_is_scored_by_its_template():
         (" Hello.\nYou?</s>", True),
         ("USER: Bye ", False),
     )
-    with pytest.raises(DataError, match="a turn changes what stands before it"):
+    with pytest.raises(DataError, match="a turn changes the text before it"):
         to_conversation(row, "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
     for wrong in ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question"):
         with pytest.raises(

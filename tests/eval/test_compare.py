@@ -281,7 +281,7 @@ def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
     assert table.loc["distance retrieval accuracy 132 tokens"].str.contains("5 seeds").all()
     lines = by_window[by_window.index.str.startswith("distance retrieval accuracy 132 tokens")]
     assert lines["192"].str.contains("5 seeds").tolist() == [True] * 5
-    assert capsys.readouterr().err == 2 * "left out rows of gapped, which are joined with no others\n"
+    assert capsys.readouterr().err == 2 * "skipped rows of gapped, which are joined with no others\n"
 
 
 run = runner(main)

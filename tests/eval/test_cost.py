@@ -72,14 +72,14 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute_and_little_work_is_not
     assert announced([(10, 512)], capsys, monkeypatch) == announced([], capsys, monkeypatch) == ([], "")
     monkeypatch.setattr(subjects, "SLOWEST", 0.0)
     assert announced([(59, 512)], capsys, monkeypatch) == ([512], "")
-    line = "passkey: 600 tests, 307,200 tokens: about 10 minutes at most\n"
+    line = "passkey: 600 tests, 307,200 tokens: about 10 min at most\n"
     assert announced([(500, 512), (100, 512)], capsys, monkeypatch) == ([512], line)
     # a matrix parameter takes 2 operations, a visible key 4 a layer and unit of width; of n tokens n / 2 are visible
     matrices = 2 * (4 * 16 * 16 + 3 * 16 * 32) + 16 * 64
     whole, timed = (n * (2 * matrices + 4 * 2 * 16 * n / 2) for n in (8192, 512))
     minutes = round(100 * whole / timed / 60)
     factor = "the longest has 8,192, 16.0 times the window of 512"
-    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most; {factor}\n"
+    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} min at most; {factor}\n"
     assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
 
 

@@ -233,7 +233,7 @@ def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, 
     (tmp_path / "runs/other").mkdir()
     (tmp_path / "runs/a.png").write_bytes(b"")
     pattern = run(name, ["runs/*", *options])
-    note = "runs/*: left out a.png, other, which this command does not take\n"
+    note = "runs/*: skipped a.png, other, which this command does not take\n"
     assert (pattern[0], pattern[2]) == (0, note)
     assert run(name, ["runs/[0-9]*", *options]) == (0, pattern[1], "")
     status, _, err = run(name, ["runs/other", "runs/160-80-0", *options])

@@ -114,9 +114,7 @@ def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):
     path.write_text("word " * 40)
     status, folder, said = probe(f"--haystack={path}")
     assert status == 2
-    rule = (
-        rf"has {tokens} tokens, and a test of 320 holds \d+ of them, some twice; give a longer text, or shorter lengths"
-    )
+    rule = rf"has {tokens} tokens, a test of 320 has \d+ of them, some repeated; give a longer text, or shorter lengths"
     assert re.fullmatch(rf"--haystack={path}: {rule}\n", said.err)
     assert not folder.exists()
 

@@ -220,13 +220,13 @@ def write_distances(path, start, shares, window=192, theta=1000.0):
 
 
 def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
-    """Bases are left out; .5 at 48, 1 at 60 and .6 at 100 give 60 + 40 / 2, and .4 at most has not begun."""
+    """Bases are omitted; .5 at 48, 1 at 60 and .6 at 100 give 60 + 40 / 2; .4 at most has not acquired retrieval."""
     write_distances(tmp_path / "base", None, {48: 1, 60: 1, 100: 1})
     write_distances(tmp_path / "fork", "runs/base", {48: 0.5, 60: 1, 100: 0.6})
     write_distances(tmp_path / "low", "runs/base", {48: 0.1, 60: 0.4, 100: 0})
     points = read_points(read_runs(sorted(tmp_path.iterdir())), 64)
     assert points["run"].tolist() == ["fork", "low"]
-    assert points["begun"].tolist() == [True, False]
+    assert points["acquired"].tolist() == [True, False]
     assert points["reach"][0] == 80
     assert (points["low"][1], points["high"][1]) == (-np.inf, np.log(24)), "the upper limit is below at every distance"
     assert points["f"].tolist() == [10 * (192 - 64)] * 2
@@ -273,7 +273,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert main([*runs, "--at=64", "-o", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     assert text.startswith("n = 22 probes of 8 runs in 4 arms; reach measured in 22, ")
-    left_out = "left out 2 that have not begun, 0 without f at 64 tokens or a limit of reach\n"
+    left_out = "skipped 2 without retrieval, 0 without f at 64 tokens or a limit of reach\n"
     assert f"{left_out}arms differ in: data.corpus.median_tokens" in text
     assert "not in the regression, unknown in some points: section" in text
     same = text.partition("not in the regression, the same in all points: ")[2].splitlines()[0]

@@ -20,13 +20,13 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def check(holds, message):
-    """Refuse as TORCH_CHECK does."""
+    """Reject as TORCH_CHECK does."""
     if not holds:
         raise RuntimeError(message)
 
 
 def without(*options):
-    """Refuse options that no stand-in knows."""
+    """Reject options that no stand-in knows."""
     assert not any(x is not None and x is not False and x != 0 for x in options), "no stand-in for this option"
 
 

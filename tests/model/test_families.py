@@ -72,12 +72,12 @@ def test_a_family_does_what_its_row_says(name, other, entropy):
             torch.testing.assert_close(found, torch.special.entr(p[0].double()).sum(-1).mean(0), rtol=0, atol=2e-5)
     else:
         assert type(model).__name__ in curves
-        assert entropy.removeprefix("refused: ") in curves
+        assert entropy.removeprefix("rejected: ") in curves
     refusal = outcome(lambda: setattr(foreign, "distance", STRING))
     if other == "all methods":
         assert float((log_probs(model, text) - before).abs().max()) > 1e-3
     else:
-        assert re.split(", which", other.removeprefix("refused: "))[0] in refusal
+        assert re.split(", which", other.removeprefix("rejected: "))[0] in refusal
         assert torch.allclose(log_probs(model, text), before, atol=1e-5)
 
 

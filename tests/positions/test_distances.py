@@ -128,7 +128,7 @@ def test_left_out_there_is_no_factor_and_given_it_changes_no_position(method):
 def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, parameters, field):
     built = distance(method, **parameters)
     ignored = [n for n in range(1, 40) if causal_rows(built, n) == plain_rows(n)]
-    faults = {n: built.length_faults(n) for n in range(1, 40)}
+    faults = {n: built.length_errors(n) for n in range(1, 40)}
     assert [n for n in faults if faults[n]] == ignored
     for n in ignored:
         (fault,) = faults[n]

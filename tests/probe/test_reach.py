@@ -99,6 +99,7 @@ def test_reach_by_hand(found, expected):
         pytest.param((7, 10, 4, 0), 0.8, (None, None, 55.2), id="too_few"),  # 17 of 20; high 1, 1, 0.738
         pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
         pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
+        pytest.param((10, 9, 9, 10), 0.8, (80.0, None, None), id="to_the_end"),
     ],
 )
 def test_limits_of_reach_by_hand(found, threshold, expected):

@@ -92,7 +92,7 @@ def test_a_broken_one_is_refused_and_the_newest_whole_one_named(tmp_path, name):
             flip(at(root, 100) / broken)
         if whole == "--restart":
             (at(root, 50) / "counts.npz").unlink()
-        with pytest.raises(CheckpointError, match=f"or (delete .* go on from|begin anew with) {whole}"):
+        with pytest.raises(CheckpointError, match=f"or (delete .* go on from|start again with) {whole}"):
             newest(root)
 
 

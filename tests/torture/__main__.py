@@ -2,7 +2,7 @@
 
     python -m tests.torture [ROW ...] [--share=1.0]
 
---share is the part of the full counts; below 1, tests that are marked as slow are left out too. A row that was run with
+--share is the part of the full counts; below 1, tests that are marked as slow are omitted too. A row that was run with
 that share or more is skipped, unless it is named. Each result is a line of benchmarks/reliability.jsonl, so a stop
 loses the row that was running only.
 """

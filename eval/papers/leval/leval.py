@@ -13,7 +13,7 @@ INCOMPLETE = 0.25  # score of a choice that lacks right options (Evaluation/em.p
 
 
 def questions(rows: Any) -> Any:
-    """Make a row of each question: a row of L-Eval has a document, several instructions and as many outputs."""
+    """Make a row of each question: a row of L-Eval has a document, several instructions and an output for each."""
     from datasets import Dataset  # here, because it is heavy
 
     out = []

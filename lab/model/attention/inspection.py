@@ -111,7 +111,7 @@ def scored_logits(decoder: AnyDecoder, tokens: Tensor, is_scored: Tensor) -> Ite
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     if isinstance(decoder, Foreign):
         for indices, logits in decoder.scored_logits(tokens, is_scored):
-            # Its parts are larger than a block: converted as a whole they would take twice their memory again.
+            # Its parts are larger than a block: converted as a whole they would take 2x their memory again.
             yield from zip(indices.split(rows), map(Tensor.double, logits.split(rows)), strict=True)
         return
     x_BTD = decoder.embedding(tokens)

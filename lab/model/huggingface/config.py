@@ -58,7 +58,7 @@ SIZES = {  # the decoder's settings that config.json has by another name
     "norm_eps": "rms_norm_eps",
 }
 WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
-FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
@@ -106,7 +106,7 @@ def reading(folder: Path) -> Iterator[Any]:
         yield transformers
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
-    except FAULTS as error:
+    except ERRORS as error:
         why = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"{folder}: transformers cannot open it ({why}); use another model") from error
 
@@ -152,7 +152,7 @@ def token_text(settings: Mapping[str, Any], key: str) -> str | None:
 
 def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
     """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
-    faults = find_faults(settings, own_frequencies)
+    errors = find_errors(settings, own_frequencies)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     values["theta"] = collect_rope(settings)["rope_theta"]
@@ -164,15 +164,15 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     try:
         cfg = DecoderConfig(**values)
     except ConfigError as error:
-        for line in error.faults:
+        for line in error.errors:
             name, _, rest = line.partition("=")
-            faults.append(f"{SIZES.get(name, name)}={rest}")
-    if faults:
-        raise ConfigError(*faults)
+            errors.append(f"{SIZES.get(name, name)}={rest}")
+    if errors:
+        raise ConfigError(*errors)
     return cfg
 
 
-def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
+def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]
@@ -191,27 +191,27 @@ def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
         "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {dense}"),
         "layer_types": (layers, f"must be full_attention in all layers, {dense}"),
         "mlp_bias": (settings.get("mlp_bias"), "must be false"),
-        "quantization_config": (settings.get("quantization_config"), "must be left out, weights must be floats"),
+        "quantization_config": (settings.get("quantization_config"), "is not allowed, weights must be floats"),
         "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
         "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
     }
     values = {**settings, **rope}
-    faults = []
+    errors = []
     for name, (is_rejected, rule) in rules.items():
         if is_rejected:
-            faults.append(f"{name}={values[name]}: {rule}; use another model")
+            errors.append(f"{name}={values[name]}: {rule}; use another model")
     for name, value in rope.items():
         if isinstance(value, dict):  # transformers' form for types of layers, each with its own rotary settings
-            faults.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
-    if not faults and not own_frequencies:
+            errors.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
+    if not errors and not own_frequencies:
         # The method checks its parameters itself; each line gets the section of config.json in front.
         try:
             method = frequency_settings(settings)
             validated(FREQUENCY_METHODS[method["method"]], method)
-        except FAULTS as error:
+        except ERRORS as error:
             section = rope_section(settings)[0]
-            faults += [f"{section}.{fault}" for fault in getattr(error, "faults", (first_line(error),))]
-    return faults
+            errors += [f"{section}.{message}" for message in getattr(error, "errors", (first_line(error),))]
+    return errors
 
 
 def hugging_face_settings(
@@ -246,6 +246,6 @@ def hugging_face_settings(
     }
     if family != "qwen2":  # which has no such setting, and whose biases are those of queries, keys and values
         settings["attention_bias"] = False
-    # Ids that are left out would become Llama's 1 and 2. transformers 4 reads torch_dtype, transformers 5 dtype.
+    # Ids that are missing would become Llama's 1 and 2. transformers 4 reads torch_dtype, transformers 5 dtype.
     settings |= {"mlp_bias": False, "sliding_window": None, "use_sliding_window": False}
     return settings | {"bos_token_id": None, "eos_token_id": None, "dtype": dtype, "torch_dtype": dtype}

@@ -158,15 +158,15 @@ def apply(
     AttentionMaskInterface.register(NAME, build_mask)
     rotary = find_rotary(model)
     if is_changed and rotary is None:
-        fault: str | None = "has no rotary embedding that all layers share"
+        message: str | None = "has no rotary embedding that all layers share"
     else:
-        fault = find_difference(model, rotary)
-        if fault is not None and rotary is not None and not is_changed:
-            fault = find_difference(model, None)  # its own rotation, and the lab's attention
-    if fault is not None:
+        message = find_difference(model, rotary)
+        if message is not None and rotary is not None and not is_changed:
+            message = find_difference(model, None)  # its own rotation, and the lab's attention
+    if message is not None:
         remove(model)
         fix = " with other positions; leave them out" if is_changed else "; use another model"
-        raise ConfigError(f"model={type(model).__name__}: {fault}; the lab cannot compute its attention{fix}")
+        raise ConfigError(f"model={type(model).__name__}: {message}; the lab cannot compute its attention{fix}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove(model)
         rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"

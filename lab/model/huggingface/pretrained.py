@@ -22,7 +22,7 @@ from torch import Tensor
 from lab import positions
 from lab.core.command import show
 from lab.core.errors import CheckpointError, ConfigError, DiskError, abbreviate, first_line, is_plain_name
-from lab.core.files import disk_fault, name_temporary, publish_folder, write_atomic, write_json, writing
+from lab.core.files import disk_error, name_temporary, publish_folder, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
 
@@ -115,7 +115,7 @@ def save_pretrained(
             save_torch_state_dict(tensors, temporary)
         except SafetensorError as error:  # of the file, as the tensors are sound
             needed = sum(tensor.nbytes for tensor in tensors.values())
-            raise DiskError(disk_fault(final, needed, first_line(error))) from error
+            raise DiskError(disk_error(final, needed, first_line(error))) from error
         write_json(temporary / config.NAME, {**settings, **token_ids})
         for name, content in files.items():
             write_atomic(temporary / name, content.encode() if isinstance(content, str) else content)
@@ -150,9 +150,9 @@ def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: tor
         show(f"{folder}: {name}: its copy in {file} is not read, {INDEX} names another file", error=True)
     if tied and HEAD not in stored:
         del names[HEAD]
-    faults = tensor_faults(decoder.state_dict(), names, stored)
-    if faults:
-        raise CheckpointError("\n".join(faults))
+    errors = tensor_errors(decoder.state_dict(), names, stored)
+    if errors:
+        raise CheckpointError("\n".join(errors))
     loaded = {}
     for name, ours in names.items():
         # A tensor maps its file, which may change after loading: it is copied even if dtype and device are right.
@@ -204,21 +204,21 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return stored, copies
 
 
-def tensor_faults(state: Mapping[str, Tensor], names: Mapping[str, str], stored: Mapping[str, Any]) -> list[str]:
+def tensor_errors(state: Mapping[str, Tensor], names: Mapping[str, str], stored: Mapping[str, Any]) -> list[str]:
     """Compare the tensors that config.json implies with those stored, with a line for each difference."""
     fix = "take config.json and weights of one model"
-    faults = []
+    errors = []
     for name, ours in names.items():
         if name not in stored:
-            faults.append(f"{name}: missing from the weights; copy the folder again, or {fix}")
+            errors.append(f"{name}: missing from the weights; copy the folder again, or {fix}")
             continue
         part = stored[name].get_slice(name)  # reads shape and type alone
         shape = tuple(state[ours].shape)
         if tuple(part.get_shape()) != shape:
-            faults.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {fix}")
+            errors.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {fix}")
         elif part.get_dtype() not in FLOATS:
-            faults.append(f"{name}={part.get_dtype()}: must be {', '.join(FLOATS)}; use the model's float weights")
+            errors.append(f"{name}={part.get_dtype()}: must be {', '.join(FLOATS)}; use the model's float weights")
     for name in stored:
         if name not in names:
-            faults.append(f"{name}: not part of the model that config.json describes; {fix}")
-    return faults
+            errors.append(f"{name}: not part of the model that config.json describes; {fix}")
+    return errors
