@@ -186,7 +186,10 @@ def run(module, words, monkeypatch):
     """Run a module in this process, and return its exit status."""
     monkeypatch.setattr(sys, "argv", [module, *words])
     main = import_main(module).main
-    return main(words) if inspect.signature(main).parameters else main() or 0
+    try:
+        return main(words) if inspect.signature(main).parameters else main() or 0
+    except SystemExit as end:
+        return end.code or 0
 
 
 def read_requests(read, args, spec):
