@@ -5,7 +5,7 @@
 Shards are simulated: random lengths with SlimPajama's spread about a mean of 1,000 tokens, ids all 0. Those of the
 trillion are one shard of 15.6 billion tokens, without disk blocks, under 64 names, opened as every rank does:
 manifests, indices, and the first pack of 16,384 tokens, at step 0 and after 100 million samples. Packing reads files in
-the page cache: the first packs error in the pages of the maps. A step of the waiting is a pause as long as an H200
+the page cache: the first packs fault in the pages of the maps. A step of the waiting is a pause as long as an H200
 takes at the speed that is aimed at. Starting is a command in a process of its own, up to its first line of work.
 """
 

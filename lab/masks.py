@@ -132,9 +132,7 @@ class WindowMask(Method):
     def rules(self) -> list[str]:
         if self.chunks is None or self.shuffles:
             return []
-        return [
-            self.format_error("chunks", f"does not go with method: {self.method}; leave it out, or use another mask")
-        ]
+        return [self.format_error("chunks", f"does not go with method: {self.method}; omit it, or use another mask")]
 
 
 @dataclass(frozen=True, kw_only=True)

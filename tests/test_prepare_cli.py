@@ -53,7 +53,7 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     counted = r"(\d+) documents, ([\d,]+) tokens to train on, ([\d,]+) held out"
-    told = re.fullmatch(rf"(\S+): {counted}; left out: 3 not JSON", line)
+    told = re.fullmatch(rf"(\S+): {counted}; skipped: 3 not JSON", line)
     assert told, line
     counts = [json.loads(path.read_text())["splits"] for path in Path(told[1]).glob("task-*/manifest.json")]
     assert len(counts) == 3

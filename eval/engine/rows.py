@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
+COLUMN_GAP = 2  # characters between columns
 INDENT = "  "  # of further lines of a name
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
@@ -99,12 +100,15 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(table).set_index(next(iter(table[0])))
     forms = form if isinstance(form, Mapping) else dict.fromkeys(frame.columns, form)
     names = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    cells = frame.astype(object)
-    for column in frame:
-        cells[column] = ["-" if pd.isna(value) else format(value, forms.get(column, "")) for value in frame[column]]
-    heading = cells.reset_index(drop=True).to_string().partition("\n")[0]
-    room = min(NAME, WIDEST - len(heading) - len(INDENT))
-    lines = wrap_names(zip(names, cells.to_numpy().tolist(), strict=True), room)
+    cells: list[list[str]] = [[] for _ in names]
+    room = WIDEST
+    for column, values in frame.astype(object).items():
+        width = len(str(column))
+        for line, value in zip(cells, values, strict=True):
+            line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
+            width = max(width, len(line[-1]))
+        room -= width + COLUMN_GAP
+    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room - len(INDENT)))
     table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
     return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 

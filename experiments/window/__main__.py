@@ -16,6 +16,7 @@ Every run carries the SHA-256 of the predictions of its stage, which were commit
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
+import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -51,13 +52,10 @@ SHORT = ("384", "768")  # branches of W_1M
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = make_parser(__doc__, jobs=1)
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"one of {', '.join(STAGES)}")
+    parser.add_argument("stages", nargs="*", type=check_stage, metavar="STAGE", help=f"one of {', '.join(STAGES)}")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
     options = read_options(parser, lambda folder: describe(read_records(RECORDS), folder))
-    for name in options.stages:
-        if name not in STAGES:
-            parser.error(f"STAGE={name}: must be one of {', '.join(STAGES)}; name one of them")
     if options.short:
         folder = Path("runs/window_short")
         print(f"W_1M, one seed, in {folder}: a base model, then two windows; 6 minutes on two cores", flush=True)
@@ -69,6 +67,12 @@ def main() -> int:
         if status := run_stage(name, options.seeds, options.jobs):
             return status
     return 0
+
+
+def check_stage(name: str) -> str:
+    if name not in STAGES:
+        raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(STAGES)}; name one of them")
+    return name
 
 
 def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:

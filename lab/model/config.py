@@ -71,13 +71,9 @@ class LayersConfig(Section):
             yield self.format_error("pattern", "must have a type besides full; add one, or leave model.layers out")
         for kind, name, value in (("window", "window", self.window), ("part", "fraction", self.fraction)):
             if kind in self.pattern and value is None:
-                yield self.format_error(
-                    name, f"must be set for {kind} layers in model.layers.pattern; change one of them"
-                )
+                yield self.format_error(name, f"must be set for {kind} layers in the pattern; change one of them")
             if kind not in self.pattern and value is not None:
-                yield self.format_error(
-                    name, f"would be ignored without {kind} layers in model.layers.pattern; omit it"
-                )
+                yield self.format_error(name, f"would be ignored without {kind} layers in the pattern; omit it")
 
     def encoded(self, max_len: int) -> dict[str, int]:
         """Count the relative positions, from 0 on, that each type of layer encodes of `max_len`.
@@ -181,9 +177,7 @@ class DecoderConfig(Section):
             nearest = nearest_divisor(self.n_heads, self.n_kv_heads)
             yield self.format_error("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
-            yield self.format_error(
-                "layers.pattern", f"must have at most n_layers={self.n_layers} types; leave some out"
-            )
+            yield self.format_error("layers.pattern", f"must have at most n_layers={self.n_layers} types; omit some")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject another vocabulary than the tokenizer's, and layers whose window hides nothing."""
@@ -192,9 +186,7 @@ class DecoderConfig(Section):
             yield run.format_error("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
         window = run.data.window
         if (getattr(self.layers, "window", None) or 0) >= window:
-            yield run.format_error(
-                "model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it"
-            )
+            yield run.format_error("model.layers.window", f"must be < data.window={window}, or hides no pair; lower it")
 
     @property
     def kinds(self) -> tuple[str, ...]:
