@@ -19,7 +19,7 @@ from eval.engine.subject import Subject
 from lab.core import schema
 from lab.core.errors import ConfigError, DataError
 from lab.data.chat import NO_TOKENS, frame_question, render
-from lab.model.huggingface.config import special_texts
+from lab.model.huggingface.config import declared_tokens, special_texts
 from lab.probe.needles import Case, check_spelling
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
@@ -179,6 +179,12 @@ class ChatOptions(CellOptions):
             return Writer(subject.tokenizer, build_asker(template))
         tokens = special_texts(subject.model.home)
         begins = self.chat_template is not None
+        known = subject.tokenizer.get_vocab().keys()
+        for text in sorted(declared_tokens(subject.model.home) - known):
+            if text in "".join(frame_question(template, tokens)):
+                rule = f"chat template: writes {text}, which is not a token of tokenizer.json"
+                fix = "save the folder again by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+                raise ConfigError(f"{rule}; {fix}")
         ask = build_asker(template, tokens)
         return Writer(subject.tokenizer, ask, special=True, begins=begins, bos=tokens.get("bos_token"))
 

@@ -51,8 +51,10 @@ def compile_template(template: str) -> Any:
         raise TemplateError(message)
 
     # Jinja's own filter escapes characters of HTML
-    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    def to_json(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     # the sandbox, because templates come with other people's models
     loops: Any = "jinja2.ext.loopcontrols"

@@ -79,6 +79,8 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     Raises: DataError for a missing or broken file.
     """
     tokenizer = read_unchanged(tokenizer_file(path))
+    if not tokenizer.get_vocab_size():
+        raise DataError(f"data.tokenizer.path={path}: has no tokens; save it again")
     for added in tokenizer.get_added_tokens_decoder().values():
         if added.content == eos:
             # encode_special_tokens, below, is about special tokens alone: others are still found in texts

@@ -33,7 +33,7 @@ FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
 NUMBER, NOT_DIGITS = re.compile("[0-9]+"), re.compile("[^0-9]")
-SEPARATORS = ",'_ \u00a0\u2009\u202f"  # of groups of digits, the last of three: 770,487 or, in India, 7,70,487
+SEPARATORS = ",'_ \u00a0\u2009\u2019\u202f"  # of groups of digits, the last of three: 770,487 or, in India, 7,70,487
 GROUPED = [
     re.compile(rf"(?<![0-9])(?<![0-9]{sep})[0-9]{{1,3}}{sep}(?:[0-9]{{2,3}}{sep})*[0-9]{{3}}(?!{sep}?[0-9])")
     for sep in SEPARATORS

@@ -111,6 +111,12 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
 
 
+def test_a_file_without_tokens_is_one_line(tmp_path):
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with refused(f"data.tokenizer.path={tmp_path}: has no tokens"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"model": {"type": "Nonsense"}}', b"\xff"])
 def test_a_broken_file_is_one_line(tmp_path, content):
     path = tmp_path / "tokenizer.json"

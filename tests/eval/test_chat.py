@@ -11,7 +11,7 @@ from eval.engine.cases import ANSWER, ASK
 from eval.engine.subject import build_subject
 from eval.lines import LinesOptions
 from eval.lines import main as lines
-from lab.core.errors import ConfigError, DataError
+from lab.core.errors import CheckpointError, ConfigError, DataError
 from lab.core.yaml import format_yaml, parse_yaml
 from lab.data.chat import USER_ASSISTANT, frame_question, render, to_conversation
 from lab.export import main as export
@@ -117,6 +117,7 @@ BOS = "{{ bos_token }}"
 SAID = (  # what published templates do beside writing what is said
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     "{{ strftime_now('%Y') }} {{ messages | tojson }} {{ tools is none }} {{ bos_token | length }}\n"
+    "{{ messages | tojson(false, 1) }} {{ image_token }}{{ own }}\n"
     "{%- for turn in messages %}\n  {% generation %}{% set said = turn.content | trim %}[{{ said }}]"
     "{% endgeneration %}\n"
     "{%- if loop.last %}{% break %}{% endif %}{% endfor %}{{ eos_token }}{% if add_generation_prompt %}<a>{% endif %}"
@@ -138,6 +139,8 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": {"content": "<bos>", "__type": "AddedToken"},
         "eos_token": "<eos>",
+        "image_token": "<eos>",
+        "extra_special_tokens": {"own": "<eos>"},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": own} if own else {})))
     if own is None:
@@ -154,3 +157,39 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
     assert ids.count(0) == OWN[template].count(BOS) + (adds and template in ("no_bos", "bos_inside"))
     with pytest.raises(ConfigError, match="no system"):
         render(OWN[template], messages(("system", "Hi")))
+
+
+MARK = {"300": {"content": "<|im|>", "special": True}}
+DECLARED = {
+    "added_tokens_decoder": MARK,
+    "additional_special_tokens": ["<|im|>"],
+    "extra_special_tokens": {"im": "<|im|>"},
+    "pad_token": "<|im|>",
+}
+
+
+@pytest.mark.parametrize("key", DECLARED)
+def test_a_marker_that_tokenizer_json_lacks_is_refused(key, bpe, hugging_face_folder, tmp_path):
+    folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
+    bpe.save(str(folder / "tokenizer.json"))
+    for template, refuses in (("<|im|>" + SAID, True), (SAID, False)):
+        config = {"bos_token": "<bos>", "chat_template": template, key: DECLARED[key]}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        subject = build_subject(open_model(folder), folder, torch.device("cpu"))
+        if refuses:
+            with pytest.raises(ConfigError, match=r"writes <\|im\|>, which is not a token of tokenizer.json; save"):
+                LinesOptions(apply_chat_template=True).writer(subject)
+        else:
+            LinesOptions(apply_chat_template=True).writer(subject)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{{ messages }}", None])
+def test_a_broken_template_is_one_line(content, hugging_face_folder, tmp_path):
+    folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
+    if content is None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": ["{{ messages }}"]}))
+        assert open_model(folder).chat_template is None
+        return
+    (folder / "chat_template.jinja").write_bytes(content)
+    with pytest.raises(CheckpointError, match="chat_template.jinja: cannot be read"):
+        _ = open_model(folder).chat_template

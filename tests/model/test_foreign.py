@@ -207,6 +207,16 @@ def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
     assert (asked, (tmp_path / "ran").exists()) == ([], False)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_setting_of_a_wrong_type_is_one_line(family, tmp_path):
+    tiny(family).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    name = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    (tmp_path / "config.json").write_text(json.dumps({**settings, name: 64.0}))
+    with refused(f"{tmp_path}: transformers cannot open it (Strict", error=ConfigError):
+        open_model(tmp_path)
+
+
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize("length", [24, 32, 33], ids=["across", "at_the_border", "beyond"])
 def test_longrope_across_its_border_is_recomputed(family, length, tmp_path):

@@ -1,5 +1,7 @@
 """Loading Hugging Face folders."""
 
+import json
+
 import pytest
 import torch
 
@@ -167,3 +169,18 @@ def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
     tokens = tokens_of(20)
     torch.testing.assert_close(logits_of(ours, tokens), logits_of(model, tokens), rtol=0, atol=TOL)
     assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_two_copies_that_the_index_does_not_list_are_refused(family, tmp_path):
+    model = theirs() if family == "llama" else tiny(family)
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    name = next(name for name in index["weight_map"] if "embed_" in name)
+    own = index["weight_map"].pop(name)
+    for file in sorted({*index["weight_map"].values()} - {own})[:2]:
+        add_copy(tmp_path, file, name, index=True)
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=f"{name}: two files have it, and {path.name} does not say which counts"):
+        open_model(tmp_path)

@@ -106,7 +106,7 @@ def reading(folder: Path) -> Iterator[Any]:
         yield transformers
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
-    except ERRORS as error:
+    except Exception as error:  # huggingface_hub's errors of settings derive from Exception alone
         why = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"{folder}: transformers cannot open it ({why}); use another model") from error
 
@@ -120,12 +120,15 @@ def read_chat_template(folder: Path) -> str | None:
     """Read a folder's chat template, of several the one named default; None if it has none."""
     file = folder / "chat_template.jinja"  # wins, as in transformers
     if file.is_file():
-        return file.read_text("utf-8")
+        try:
+            return file.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read ({error}); copy the folder again") from error
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
     if not isinstance(template, list):
         return template
     for entry in template:
-        if entry.get("name") == "default":
+        if isinstance(entry, dict) and entry.get("name") == "default":
             return entry.get("template")
     return None
 
@@ -139,7 +142,26 @@ def special_texts(folder: Path) -> dict[str, str]:
         text = token_text(settings, name) or token_text(older, name)
         if text is not None:
             texts[name] = text
+    # transformers passes tokens under names of their own to templates as well
+    named = settings.get("extra_special_tokens")
+    for source in (settings, named if isinstance(named, dict) else {}):
+        for name in source:
+            text = token_text(source, name)
+            if text is not None and (source is named or name.endswith("_token")):
+                texts[name] = text
     return texts
+
+
+def declared_tokens(folder: Path) -> set[str]:
+    """Read the texts of all tokens that a folder's files next to tokenizer.json declare."""
+    settings = read_json(folder / "tokenizer_config.json")
+    entries: list[Any] = [*special_texts(folder).values(), *read_json(folder / "added_tokens.json")]
+    for values in (settings, read_json(folder / "special_tokens_map.json")):
+        for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+            value = values.get(key) or []
+            entries += value.values() if isinstance(value, dict) else value
+    texts = [token_text({"token": entry}, "token") for entry in entries]
+    return {text for text in texts if text}
 
 
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:

@@ -196,6 +196,9 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
             # not list, and everything without an index, is read where it is.
             if listed.get(name, path.name) != path.name:
                 copies[name] = path.name
+            elif name in stored:
+                rule = f"two files have it, and {INDEX} does not say which counts"
+                raise CheckpointError(f"{folder}: {name}: {rule}; copy the folder again")
             elif not name.endswith(NO_WEIGHT):
                 stored[name] = file
     others = sorted({path.name for path in folder.glob("*.safetensors")} - names)
