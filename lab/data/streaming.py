@@ -178,13 +178,18 @@ def stream_tables(corpus: Dataset, listing: Listing, name: str) -> Iterator[Any]
     from datasets.data_files import DataFilesDict, DataFilesList
     from datasets.load import import_main_class
 
+    options = listing.options
+    if listing.module == "csv":
+        # the library would convert a batch whose values are all numbers, and "007" to 7
+        columns = filter(None, (corpus.text, corpus.source))
+        options = options | {"converters": dict.fromkeys(columns, str)}
     with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
         try:
             url, storage = locate(corpus, listing, name)
             # an exact name in place of a pattern, which the library would resolve by another listing
             files = DataFilesDict({"train": DataFilesList([url], [])})
             builder_class = import_main_class(f"datasets.packaged_modules.{listing.module}.{listing.module}")
-            builder = builder_class(cache_dir=cache, data_files=files, storage_options=storage, **listing.options)
+            builder = builder_class(cache_dir=cache, data_files=files, storage_options=storage, **options)
             stream = builder.as_streaming_dataset("train").with_format("arrow")
             yield from stream.iter(datasets.config.DEFAULT_MAX_BATCH_SIZE)
         except Exception as error:  # the library raises many types for a file that is wrong or not reachable

@@ -71,6 +71,15 @@ def test_tables_become_documents_in_order(tmp_path, suffix):
     assert read_all(Dataset(path=str(place))) == [TextDocument(text, "tables") for text in TEXTS]
 
 
+def test_numbers_in_a_csv_table_are_text(tmp_path):
+    (tmp_path / "a.csv").write_text("text,year\n007,2001\n2.50,2002\n")
+    corpus = Dataset(path=str(tmp_path), source="year")
+    assert read_all(corpus) == [TextDocument("007", "2001"), TextDocument("2.50", "2002")]
+    (tmp_path / "a.csv").write_text("body\n007\n")
+    with refused("data.corpus.text=text: no such column in a.csv; use one of: body"):
+        read_all(corpus)
+
+
 def test_what_is_not_read_is_counted_by_its_type(tmp_path, capsys):
     names = "a.jsonl .git/a.jsonl b/.c.txt __pycache__/a.txt a.csv b.csv.gz a.json b/LICENSE"
     for name in names.split():
