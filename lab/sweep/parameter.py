@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lab.core.errors import ConfigError
 from lab.core.schema import Section
 
 NO_VALUE = object()  # null is a value
@@ -50,6 +51,8 @@ class Parameter(Section):
             return [f"distribution={self.distribution}: {rule}; give values, or run wandb sweep on the file"]
         shape = self.shape
         has_range = self.min is not None or self.max is not None
+        if self.distribution in LISTS and has_range:
+            return [f"distribution={self.distribution}: takes value or values, not min and max; or use uniform"]
         sources = (self.value is not NO_VALUE) + (self.values is not None) + (shape is not None or has_range)
         if sources != 1 or self.values == ():
             return ["value: goes alone, and so do values, and min and max; give one of them"]
@@ -97,12 +100,18 @@ def expand_nested(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, 
     Example:
         >>> expand_nested({"optim": {"parameters": {"lr": {"value": 0.1}}}, "run.seed": {"value": 1}})
         {'optim.lr': {'value': 0.1}, 'run.seed': {'value': 1}}
+
+    Raises: ConfigError for a name that is not text, or a parameter that is nested and dotted.
     """
     expanded: dict[str, Any] = {}
     for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"parameters.{prefix}{name}: must be the name of a setting; for instance run.seed")
         nested = value.get("parameters") if isinstance(value, Mapping) and len(value) == 1 else None
+        added = {prefix + name: value}
         if isinstance(nested, Mapping):
-            expanded |= expand_nested(nested, f"{prefix}{name}.")
-        else:
-            expanded[prefix + name] = value
+            added = expand_nested(nested, f"{prefix}{name}.")
+        for repeated in sorted(expanded.keys() & added.keys()):
+            raise ConfigError(f"parameters.{repeated}: is there twice, nested and dotted; remove one of them")
+        expanded |= added
     return expanded

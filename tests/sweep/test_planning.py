@@ -64,6 +64,13 @@ FAULTS = {
     "method: grid\nparameters: {a: {min: 2, max: 1}}": "parameters.a.min=2: must be < max=1",
     "method: grid\nparameters: {a: {value: 1, min: 0, max: 2}}": "parameters.a.value: goes alone",
     "method: grid\nparameters: {}": "parameters={}: must hold settings",
+    "method: grid\nparameters: {a: {distribution: categorical, min: 1, max: 3}}": (
+        "parameters.a.distribution=categorical: takes value or values"
+    ),
+    "method: grid\nparameters: {1: {value: 1}}": "parameters.1: must be the name of a setting",
+    "method: grid\nparameters: {optim.lr: {value: 1}, optim: {parameters: {lr: {values: [2, 3]}}}}": (
+        "parameters.optim.lr: is there twice"
+    ),
 }
 
 
