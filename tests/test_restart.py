@@ -114,6 +114,9 @@ DAMAGE = {  # checkpoints that are left of two, the file, what happens to it, an
     "cases": (2, "cases/{last}.jsonl", zeros(0.5), None),
     "counts": (2, "counts/{last}.npz", cut(0), None),
     "unsealed": (2, "metrics.jsonl", edit(lambda data: data + b"\0" * 99), None),
+    "hole": (2, "metrics.jsonl", edit(lambda data: data + b"\0" * 99 + data[-99:]), None),
+    "hole_in_probes": (2, "probes.jsonl", edit(lambda data: data + b"\0" * 99 + data[-99:]), None),
+    "twice": (2, "metrics.jsonl", edit(lambda data: data + data), None),
 }
 
 

@@ -31,7 +31,7 @@ from lab.runs.checkpoints import (
     reject,
     rejecting,
 )
-from lab.runs.folder import RunFolder, ends_with_line
+from lab.runs.folder import RunFolder, ends_with_line, parse_record
 
 Whole = Annotated[int, Field(ge=0)]
 
@@ -167,6 +167,9 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
             continue
         # Probes before the checkpoint are old: their size is compared, but not their hash.
         error = file_error(path, entry, hashes=is_record or probe == at, grows=is_record)
+        if is_record and not error and saved is not None:
+            size = saved[name]["bytes"] if name in saved else 0
+            error = find_broken_line(path, max(size, entry["bytes"]), at)
         if error:
             if saved is None or 0 <= probe < at:
                 raise CheckpointError(f"{path}: {error}; {ANEW}")
@@ -181,6 +184,28 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
         if error:
             losses.append(f"{path}: {error}; what is lost was written after {after}, and is measured again")
     return sizes, losses
+
+
+def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None:
+    """Return the error of a record that has a broken line after its first `begin` bytes, or one out of order, or None.
+
+    After a loss of power, zeros may stand where data was not yet written, with data after them. `consumed_tokens` are
+    those of the checkpoint, which these lines follow.
+    """
+    last = consumed_tokens + (path.name != PROBES)  # a probe follows the checkpoint of its step
+    with path.open("rb") as file:
+        file.seek(begin)
+        for line in file:
+            if not line.endswith(b"\n"):  # its readers skip a last line without its end
+                break
+            try:
+                consumed = parse_record(path, 0, line, [CONSUMED])[CONSUMED]
+            except CheckpointError:
+                return f"the line that ends at byte {file.tell():,} is no record"
+            if consumed < last:
+                return f"the line that ends at byte {file.tell():,} is of an earlier step"
+            last = consumed
+    return None
 
 
 def begins_as_saved(path: Path, checkpoint: Checkpoint) -> bool:
