@@ -34,6 +34,8 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
         pytest.param(needs_torchrun, STEP, 8, 1, "SLURM_STEP_NUM_TASKS=8: ", id="srun"),
         pytest.param(needs_torchrun, {"SLURM_NTASKS": "8"}, 1, 1, "SLURM_NTASKS=8: ", id="tasks"),
         pytest.param(needs_torchrun, {"SLURM_NTASKS": "1", "SLURM_NNODES": "2"}, 1, 1, "SLURM_NNODES=2: ", id="nodes"),
+        pytest.param(needs_torchrun, {"SLURM_NNODES": "4"}, 4, 1, "SLURM_NNODES=4: ", id="as_many_nodes"),
+        pytest.param(needs_torchrun, {"SLURM_NTASKS_PER_NODE": "8"}, 1, 1, "SLURM_NTASKS_PER_NODE=8: ", id="per_node"),
         pytest.param(needs_torchrun, {"OMPI_COMM_WORLD_SIZE": "4"}, 4, 1, "OMPI_COMM_WORLD_SIZE=4: ", id="mpirun"),
     ],
 )

@@ -36,7 +36,7 @@ TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost clo
 POLL_S = 0.5
 COPIES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 """By which launchers tell a process how many of them they have started; torchrun sets the last one."""
-ALLOCATED = ("SLURM_NTASKS", "SLURM_NNODES")
+ALLOCATED = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> 
     # A step of one task may belong to a larger job, whose numbers do not count this run's processes.
     if "SLURM_STEP_NUM_TASKS" not in environment:
         for name in ALLOCATED:
-            if (n := count_processes(environment, name)) not in (1, devices):
+            allowed = (1,) if name == "SLURM_NNODES" else (1, devices)
+            if (n := count_processes(environment, name)) not in allowed:
                 rule = f"the job has {n} tasks or nodes, and this process would train on train.devices={devices}"
                 raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name}")
     return devices > 1
