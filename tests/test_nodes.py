@@ -99,3 +99,23 @@ def test_a_rank_that_fails_alone_leaves_no_other_waiting(place):
 def test_nodes_may_differ_in_threads_and_paths(place):
     assert on_two_nodes(place, "alike", "--train.threads=2", second="linked")[0] == [0, 0]
     assert len(records(place / "runs" / "alike")) == 2
+
+
+def test_nodes_that_resume_with_different_haystacks_end_in_one_line(place, monkeypatch):
+    long, other = place / "long.txt", place / "other.txt"
+    long.write_text("A text that is larger than what a run folder keeps. " * 20_000)
+    other.write_text("Another text. " * 20_000)
+    options = (f"--probe.haystack={long}", "--train.checkpoint_every_tokens=512", "--resume")
+    monkeypatch.setattr("tests.test_nodes.TWO", (*TWO, *options))
+    assert on_two_nodes(place, "long")[0] == [0, 0]
+    shutil.rmtree(sorted(place.glob("runs/long/checkpoints/tokens-*"))[-1])
+    code = f"""
+from lab.data.text_files import read_texts
+from lab.probe import needles
+from lab.train import starting
+for part in (needles, starting):
+    part.read_texts = lambda path, field: read_texts(Path({str(other)!r}), field)
+"""  # another file of the same name on the second node
+    statuses, outputs = on_two_nodes(place, "long", code=code)
+    assert statuses == [2, 2], outputs
+    assert "probe.haystack=text of SHA-256 " in outputs[0]

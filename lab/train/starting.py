@@ -108,7 +108,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     """Prepare what nodes with a folder of their own lack, and reject other shards or haystacks than the first rank's.
 
-    The first rank has prepared its own. A resumed run has its haystack in its folder. A collective call.
+    The first rank has prepared its own. A resumed run may have its haystack in its folder. A collective call.
 
     Raises: DataError, ConfigError, PeerError.
     """
@@ -122,7 +122,7 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
         for name, entry in data.list_files().items():
             record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
         haystack = data.experiment.probe_section.haystack
-        if haystack is not None and not is_resumed:
+        if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
             texts = read_texts(Path(haystack), "probe.haystack")
             record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
     compare("data", record, launch)
