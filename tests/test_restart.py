@@ -116,7 +116,7 @@ DAMAGE = {  # checkpoints that are left of two, the file, what happens to it, an
     "unsealed": (2, "metrics.jsonl", edit(lambda data: data + b"\0" * 99), None),
     "hole": (2, "metrics.jsonl", edit(lambda data: data + b"\0" * 99 + data[-99:]), None),
     "hole_in_probes": (2, "probes.jsonl", edit(lambda data: data + b"\0" * 99 + data[-99:]), None),
-    "twice": (2, "metrics.jsonl", edit(lambda data: data + data), None),
+    "repeated": (2, "metrics.jsonl", edit(lambda data: data + data), None),
 }
 
 
