@@ -15,8 +15,10 @@ lab.verify also hashes every file.
 
 from __future__ import annotations
 
+import resource
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -166,6 +168,7 @@ class Shard:
 
         The order of all shards stays: tokens are numbered end to end over it.
         """
+        allow_open_files()
         shards = []
         for folder, manifest in manifests.items():
             if not manifest["splits"][split]["tokens"]:
@@ -187,6 +190,16 @@ class Shard:
         """Return where a document's tokens are."""
         start = int(self.ends[document - 1]) if document else 0
         return slice(start, int(self.ends[document]))
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files as far as its user may.
+
+    Each map keeps its file open, so 512 shards of 3 files or more exceed the usual limit of 1,024.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # macOS has a limit below the one it reports
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class TokenStore:

@@ -1,6 +1,7 @@
 """Opening a corpus and its first packs: what is read does not grow with the corpus or with the steps done."""
 
 import itertools
+import resource
 
 import numpy as np
 import pytest
@@ -102,3 +103,13 @@ def test_documents_of_every_range_are_numbered_from_its_first(store):
         numbers = store.document_numbers(start, stop - start)
         assert numbers.dtype == np.int64
         assert numbers.tolist() == [owner - owners[start] for owner in owners[start:stop]], (start, stop)
+
+
+def test_more_shards_than_the_soft_limit_of_open_files_are_mapped(tmp_path):
+    make_store(tmp_path, [[[number + 1]] for number in range(60)])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        assert TokenStore.open(tmp_path, "train").n_tokens == 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
