@@ -1,6 +1,7 @@
 """Runs that start from trained weights: what they take over, what they refuse, and what they begin with."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 
@@ -18,6 +19,7 @@ from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
+from lab.train.probe import check_haystack
 from lab.train.starting import check_vocabulary, room_warning
 from tests.fits import SPEED, load, records
 from tests.forked import python
@@ -151,3 +153,19 @@ def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(so
 def test_full_windows_that_leave_a_part_of_each_pack_empty_are_a_warning(pack, warning):
     sizes = (f"--train.batch_tokens={pack}", f"--train.micro_batch_tokens={pack}")
     assert str(room_warning(load("--data.mode=concatenated", "--data.window=64", *sizes))).startswith(warning)
+
+
+def test_a_resumed_run_hides_numbers_in_the_text_of_its_earlier_probes(tmp_path):
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    run.mkdir()
+    experiment = load("--run.name=run", f"--run.folder={tmp_path}", f"--probe.haystack={text}")
+    text.write_text("one two")
+    (run / "probes.jsonl").write_text("")
+    check_haystack(experiment)
+    (run / "probes.jsonl").write_text(json.dumps({"haystack": hashlib.sha256(b"one two").hexdigest()[:16]}) + "\n{}\n")
+    check_haystack(experiment)
+    text.write_text("one three")
+    with refused(f"probe.haystack={text}: is not the text of the run's earlier probes; {{}}", error=ConfigError):
+        check_haystack(experiment)
+    (run / "haystack.txt").write_text("one two")
+    check_haystack(experiment)

@@ -23,6 +23,7 @@ from lab.core.errors import ConfigError, DiskError, first_line
 from lab.core.launch import OutOfStep, WorkFailed, exchange
 from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import end_of_document, load_tokenizer
 from lab.evidence.methods import Asked, Repeat
 from lab.model.decoder import Decoder
@@ -32,9 +33,10 @@ from lab.positions.methods import describe_pair
 from lab.probe.effective_distance import DistanceProbe, NoRoom, build_distance_probe
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
-from lab.probe.needles import load_haystack
+from lab.probe.needles import KEPT, hash_text, load_haystack
 from lab.probe.probe import Worker
 from lab.runs.checkpoints import RECORDS, add_to_manifest, folder_name
+from lab.runs.folder import RunFolder
 from lab.train.checkpoint import Checkpointing, interval_passed
 from lab.train.environment import describe_source
 from lab.train.record import Recording
@@ -182,6 +184,19 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
             errors += error.errors
     if errors:
         raise ConfigError(*errors)
+
+
+def check_haystack(experiment: Experiment) -> None:
+    """Reject a file whose text is not the one that earlier probes of a resumed run hid numbers in.
+
+    Raises: ConfigError.
+    """
+    path, folder = experiment.probe_section.haystack, RunFolder(experiment.run.path)
+    if path is None or (folder.path / KEPT).exists():  # the text that the folder keeps is read in place of the file
+        return
+    recorded = [row["haystack"] for row in folder.read("probes.jsonl") if "haystack" in row]
+    if recorded and recorded[-1] != hash_text("\n".join(read_texts(Path(path), "probe.haystack"))):
+        raise ConfigError(f"probe.haystack={path}: is not the text of the run's earlier probes; restore the file")
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:

@@ -40,7 +40,7 @@ from lab.runs.shards import NO_GROUP
 from lab.train.agreement import LAST, check_shared, end_together, gather
 from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, Profiler, profile, train
-from lab.train.probe import Probing, check_tests, make_needle_probe
+from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
 from lab.train.starting import Start, check_data, find_start, own_run, start_folder
 from lab.train.state import Recipe, Stopping, TrainState
@@ -149,6 +149,8 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
         if probes and start.checkpoint is None:  # what no probe can test leaves no folder
             build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
         start_folder(start, data, threads, restart=restart)
+        if probes and start.checkpoint is not None:
+            check_haystack(experiment)
     # From this exchange on, a rank that fails is noticed by the collective calls of the others.
     gather(LAST, "", launch)
     return run
