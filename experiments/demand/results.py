@@ -22,7 +22,7 @@ from eval.engine.seeds import paired_t
 from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
 from experiments.tables import find_tables, read_tests, write_reach, write_tables
-from experiments.window.verdicts import compare_seeds, judge
+from experiments.window.verdicts import add_verdicts, compare_seeds
 from lab.core.chart import Rule, hconcat, plot_rows, save
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
@@ -112,7 +112,7 @@ def verdict_rows(runs: pd.DataFrame) -> Iterator[Row]:
             mine = runs[(runs["table"] == prediction.table) & is_compared]
             if prediction.table.startswith(experiment) and mine["condition"].nunique() == 2:
                 rows.append((prediction, compare(prediction, mine)))
-        yield from judge(rows)
+        yield from add_verdicts(rows)
 
 
 def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:

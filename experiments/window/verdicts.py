@@ -54,30 +54,40 @@ def compare(one: Cells, other: Cells) -> Callable[[Records], "pd.Series[float]"]
     return lambda records: accuracy(records, *one) - accuracy(records, *other)
 
 
-def far(window: int, stage: str = "W_1M", method: str = PLAIN) -> Cells:
+def far_cells(window: int, stage: str = "W_1M", method: str = PLAIN) -> Cells:
     """Name the cells of a window whose distances are at least half of it."""
     return stage, str(window), window // 2, window, method
 
 
 LARGEST = "W_1M", "768"
-A_NONE = "S2_crossed", "A none beyond 64", *BAND
+A_NEAR_ONLY = "S2_crossed", "A none beyond 64", *BAND
 PREDICTIONS = (
     Prediction("S2a: A less B at 72 to 120", "S2", compare(("S2", "A", *NEAR), ("S2", "B", *NEAR)), is_one_sided=True),
     Prediction("S2b: A less B at 72 to 179", "S2", compare(("S2", "A", *BAND), ("S2", "B", *BAND)), is_one_sided=True),
-    Prediction("S2c: A unmasked less none beyond 64", "S2", compare(("S2_crossed", "A unmasked", *BAND), A_NONE), 0.2),
+    Prediction(
+        "S2c: A unmasked less none beyond 64", "S2", compare(("S2_crossed", "A unmasked", *BAND), A_NEAR_ONLY), 0.2
+    ),
     Prediction(
         "S2d: none beyond 64, A less B",
         "S2",
-        compare(A_NONE, ("S2_crossed", "B none beyond 64", *BAND)),
+        compare(A_NEAR_ONLY, ("S2_crossed", "B none beyond 64", *BAND)),
         is_one_sided=True,
     ),
-    Prediction("W1: far accuracy, 192 less 384", "W", compare(far(192), far(384)), 0.1),
-    Prediction("W1: far accuracy, 384 less 768", "W", compare(far(384), far(768)), 0.1),
+    Prediction("W1: far accuracy, 192 less 384", "W", compare(far_cells(192), far_cells(384)), 0.1),
+    Prediction("W1: far accuracy, 384 less 768", "W", compare(far_cells(384), far_cells(768)), 0.1),
     Prediction("W2: ln reach, 384 less 192, at least", "W", ln_growth, 0.0),
-    Prediction("W3: far accuracy at 384, STRING 1/2 less plain", "W", compare(far(384, method=HALF), far(384)), 0.2),
-    Prediction("W3: far accuracy at 384, DCA 1/2 less plain", "W", compare(far(384, method=DCA), far(384)), 0.2),
-    Prediction("W3: far accuracy at 768, STRING 1/2 less plain", "W", compare(far(768, method=HALF), far(768)), 0.2),
-    Prediction("W3: far accuracy at 768, DCA 1/2 less plain", "W", compare(far(768, method=DCA), far(768)), 0.2),
+    Prediction(
+        "W3: far accuracy at 384, STRING 1/2 less plain", "W", compare(far_cells(384, method=HALF), far_cells(384)), 0.2
+    ),
+    Prediction(
+        "W3: far accuracy at 384, DCA 1/2 less plain", "W", compare(far_cells(384, method=DCA), far_cells(384)), 0.2
+    ),
+    Prediction(
+        "W3: far accuracy at 768, STRING 1/2 less plain", "W", compare(far_cells(768, method=HALF), far_cells(768)), 0.2
+    ),
+    Prediction(
+        "W3: far accuracy at 768, DCA 1/2 less plain", "W", compare(far_cells(768, method=DCA), far_cells(768)), 0.2
+    ),
     Prediction(
         "W4: at 768, 24 to 112, prompts of 256 less 768",
         "W",
@@ -89,8 +99,10 @@ PREDICTIONS = (
         "W",
         compare((*LARGEST, 224, 496, PLAIN, 512), (*LARGEST, 224, 496)),
     ),
-    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", compare(far(768, "W_4M"), far(768)), 0.0),
-    Prediction("W7: 1.9M parameters, 192 less 768", "W", compare(far(192, "W_larger"), far(768, "W_larger")), 0.0),
+    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", compare(far_cells(768, "W_4M"), far_cells(768)), 0.0),
+    Prediction(
+        "W7: 1.9M parameters, 192 less 768", "W", compare(far_cells(192, "W_larger"), far_cells(768, "W_larger")), 0.0
+    ),
 )
 
 
@@ -104,10 +116,10 @@ def verdict_rows(records: Records) -> Iterator[Row]:
             differences = prediction.differences(records).dropna()
             if len(differences):
                 rows.append((prediction, compare_seeds(prediction.name, differences.tolist())))
-        yield from judge(rows)
+        yield from add_verdicts(rows)
 
 
-def judge(rows: Sequence[tuple[Any, Row]]) -> Iterator[Row]:
+def add_verdicts(rows: Sequence[tuple[Any, Row]]) -> Iterator[Row]:
     """Adjust p over the predictions of an experiment, and add the verdicts."""
     # Equalities have no p, and do not count among the m of Holm's correction.
     tested = [row for prediction, row in rows if prediction.least is not None]
