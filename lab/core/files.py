@@ -146,8 +146,8 @@ def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
         if len(text) > LONGEST_JSON:
             raise ValueError(f"longer than {LONGEST_JSON:,} characters")
         value = json.loads(text)
-    except (OSError, ValueError, RecursionError) as message:
-        raise error(f"{path}: cannot be read ({message}); {fix}") from message
+    except (OSError, ValueError, RecursionError) as cause:
+        raise error(f"{path}: cannot be read ({cause}); {fix}") from cause
     if not isinstance(value, dict):
         raise error(f"{path}: cannot be read (not a JSON object); {fix}")
     return value

@@ -189,8 +189,8 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
 def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None:
     """Return the error of a record that has a broken line after its first `begin` bytes, or one out of order, or None.
 
-    After a loss of power, zeros may stand where data was not yet written, with data after them. `consumed_tokens` are
-    those of the checkpoint, which these lines follow.
+    After a loss of power, a record may have zeros in place of data that was not yet written, and data after them.
+    `consumed_tokens` are those of the checkpoint, which these lines follow.
     """
     last = consumed_tokens + (path.name != PROBES)  # a probe follows the checkpoint of its step
     with path.open("rb") as file:

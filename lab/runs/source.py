@@ -188,7 +188,7 @@ def read_source(
     position: dict[str, Any] = {}
     if not own_frequencies:
         position["frequency"] = frequency_settings(settings)
-    eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json"), "eos_token")
+    eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json").get("eos_token"))
     file = find_tokenizer(place.folder)
     # A tokenizer.json does not say which of its tokens ends a document.
     if file is not None and eos is not None:

@@ -139,16 +139,18 @@ def special_texts(folder: Path) -> dict[str, str]:
     older = read_json(folder / "special_tokens_map.json")  # where transformers 4 keeps what the first may lack
     texts = {}
     for name in SPECIAL:
-        text = token_text(settings, name) or token_text(older, name)
+        text = token_text(settings.get(name)) or token_text(older.get(name))
         if text is not None:
             texts[name] = text
     # transformers passes tokens under names of their own to templates as well
+    entries = [(name, token) for name, token in settings.items() if name.endswith("_token")]
     named = settings.get("extra_special_tokens")
-    for source in (settings, named if isinstance(named, dict) else {}):
-        for name in source:
-            text = token_text(source, name)
-            if text is not None and (source is named or name.endswith("_token")):
-                texts[name] = text
+    if isinstance(named, dict):
+        entries += named.items()
+    for name, token in entries:
+        text = token_text(token)
+        if text is not None:
+            texts[name] = text
     return texts
 
 
@@ -160,13 +162,12 @@ def declared_tokens(folder: Path) -> set[str]:
         for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
             value = values.get(key) or []
             entries += value.values() if isinstance(value, dict) else value
-    texts = [token_text({"token": entry}, "token") for entry in entries]
+    texts = {token_text(entry) for entry in entries}
     return {text for text in texts if text}
 
 
-def token_text(settings: Mapping[str, Any], key: str) -> str | None:
+def token_text(token: Any) -> str | None:
     """Return the text of a special token, which is stored as text or as an object with properties."""
-    token = settings.get(key)
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
