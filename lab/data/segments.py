@@ -137,6 +137,7 @@ def count_groups(shard: Shard, window: int) -> IntArray:
     counts = count_segments(shard.ends, window)
     index: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     with suppress(OSError, DiskError):
+        sidecars.remove_leftovers(path)  # if one is another process's, that one goes on without saving its equal index
         sidecars.save(path, index)
     return index
 

@@ -17,7 +17,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.errors import DataError
-from lab.core.files import FileEntry, check_sizes, read_entries, read_object, write_atomic, write_json
+from lab.core.files import FileEntry, check_sizes, read_entries, read_object, remove, write_atomic, write_json
+from lab.core.locks import LOCK_NAME, locked
 from lab.core.types import IntArray
 from lab.data.config import DataConfig
 from lab.data.corpora import task_indices
@@ -62,6 +63,12 @@ def record_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
+def remove_leftovers(path: Path) -> None:
+    """Delete what a kill left half written of an array and its record."""
+    for leftover in path.parent.glob(f".{path.stem}.*.tmp-*"):
+        remove(leftover)
+
+
 def sidecar_path(shard: Shard, kind: str) -> Path:
     # a part of the tokens' hash in the name: an array of other tokens is not found
     digest = shard.manifest["files"][f"{shard.split}.tokens.bin"]["sha256"][:8]
@@ -83,10 +90,16 @@ def open_sidecar(store: TokenStore, kind: str, setting: str, *, hashes: bool = F
 
 
 def store_sidecar(store: TokenStore, kind: str, compute: Callable[[Shard], np.ndarray]) -> None:
+    """Compute and store the missing arrays of a split; one process at a time does."""
     for shard in store.shards:
         path = sidecar_path(shard, kind)
-        if load(path, hashes=False) is None:
-            save(path, compute(shard))
+        if load(path, hashes=False) is not None:
+            continue
+        with locked(shard.folder.parent / LOCK_NAME, wait=True):
+            remove_leftovers(path)
+            # another process may have stored it meanwhile
+            if load(path, hashes=False) is None:
+                save(path, compute(shard))
 
 
 def label_tokens(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: bool = False) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Preparations side by side, killed, or on a full disk: the same bytes, nothing done twice, nothing left over."""
 
 import errno
+import itertools
 import multiprocessing
 import os
 import random
@@ -40,6 +41,12 @@ def start(config, log):
     return process
 
 
+def written_bytes(config):
+    """Read all files of the shards but those of the lock, which a killed holder leaves to the next one."""
+    files = folder_bytes(shard_folder(config))
+    return {name: data for name, data in files.items() if name not in (".lock", ".lock.holder")}
+
+
 @pytest.fixture
 def expected(tmp_path):
     """The bytes of one preparation of six files, and a config that prepares them elsewhere."""
@@ -71,7 +78,37 @@ def test_kills_at_any_moment_lose_no_finished_task(expected, tmp_path, repeats, 
     done = {path: path.stat().st_ino for path in folder.glob("task-*")}
     prepare(config, progress=False)
     assert {path: path.stat().st_ino for path in done} == done
-    assert folder_bytes(folder) == whole
+    assert written_bytes(config) == whole
+
+
+def prepare_and_die(config, syncs):
+    """Prepare, and be killed in the n-th call of fsync."""
+    calls = itertools.count(1)
+    sync = os.fsync
+
+    def killed(descriptor):
+        sync(descriptor)
+        if next(calls) == syncs:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = killed
+    prepare(config, progress=False)
+
+
+def test_a_kill_at_each_write_leaves_nothing_half_written(tmp_path):
+    write_corpus(tmp_path / "corpus", files=1)
+    alone = text_config(tmp_path, folder=str(tmp_path / "alone"))
+    prepare(alone, progress=False)
+    for syncs in itertools.count(1):
+        config = text_config(tmp_path, folder=str(tmp_path / f"killed-{syncs}"))
+        process = FORK.Process(target=prepare_and_die, args=(config, syncs), daemon=True)
+        process.start()
+        process.join(LIMIT_S)
+        prepare(config, progress=False)
+        assert written_bytes(config) == written_bytes(alone), syncs
+        if process.exitcode == 0:
+            break
+    assert syncs > 20, "the files of a task, of the preparation and of two indices"
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monkeypatch):
