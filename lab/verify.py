@@ -1,8 +1,9 @@
 """Check every byte of a run folder, a checkpoint or a folder of shards against the SHA-256 in its manifests.
 
-    probe-lab verify PATH
+    probe-lab verify PATH [PATH ...]
 
     probe-lab verify runs/tiny_2k                                   config, records, counts, every checkpoint
+    probe-lab verify runs/*                                         every run
     probe-lab verify runs/tiny_2k/checkpoints/tokens-000010485760
     probe-lab verify shards/slimpajama-0123456789                   every shard, and the tokenizer
     probe-lab verify shards/slimpajama-0123456789/task-00003        one of them
@@ -16,6 +17,7 @@ With errors, one line for each, the exit status is 1.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from lab.config import load_experiment
@@ -31,7 +33,9 @@ from lab.runs.folder import RunFolder
 from lab.runs.recovery import read_state
 
 SPEC = CommandSpec(
-    description=__doc__, missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards"
+    description=__doc__,
+    positional=None,
+    missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards",
 )
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
 Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
@@ -141,19 +145,20 @@ def check_order(folder: RunFolder, name: str) -> None:
 
 
 def carry_out(args: Arguments) -> int:
-    """Verify a path, print every error and what was read, and return the exit status."""
+    """Verify paths, print every error and what was read, and return the exit status."""
     if args.settings:
         raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
-    path = Path(args.positional[0])
+    paths = [Path(word) for word in args.positional]
     errors: list[str] = []
-    for check in Bar(list(list_checks(path)), desc="verify", leave=False):
+    for check in Bar(list(chain.from_iterable(map(list_checks, paths))), desc="verify", leave=False):
         try:
             check()
         except LabError as error:
             errors += str(error).splitlines()
         except OSError as error:
             errors.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
-    sizes = [file.stat().st_size for file in path.rglob("[!.]*") if file.is_file()]
+    files = set(chain.from_iterable(path.rglob("[!.]*") for path in paths))  # a path may be inside another one
+    sizes = [file.stat().st_size for file in files if file.is_file()]
     summary = f"{len(sizes):,} files, {sum(sizes):,} bytes"
     if not errors:
         show(f"{summary}: no error")

@@ -74,6 +74,16 @@ def test_whole_folders_have_no_fault(here, capsys):
         assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no error"])
 
 
+def test_several_paths_are_verified_in_one_call(here, capsys):
+    run, corpus = here
+    assert main([str(run), str(run / LAST), str(corpus)]) == 0
+    n = sum(path.is_file() for folder in here for path in folder.rglob("[!.]*"))
+    assert capsys.readouterr().out.startswith(f"{n:,} files, ")
+    (corpus / "task-00000/train.ends.bin").write_bytes(b"x")
+    assert main([str(run), str(corpus)]) == 1
+    assert main([str(corpus), str(run.parent)]) == 2
+
+
 @pytest.mark.parametrize("n", [1, pytest.param(30, marks=pytest.mark.slow)])
 def test_every_flipped_bit_of_every_file_is_found(here, capsys, monkeypatch, n):
     monkeypatch.setattr("lab.runs.checkpoints.SETTLE_S", 0)
