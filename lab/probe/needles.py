@@ -33,13 +33,16 @@ FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
 NUMBER, NOT_DIGITS = re.compile("[0-9]+"), re.compile("[^0-9]")
-SEPARATORS = ",'_ \u00a0\u2009\u2019\u202f"  # of groups of digits, the last of three: 770,487 or, in India, 7,70,487
+# of groups of digits, also in LaTeX, the last of three: 770,487 or 770{,}487 or, in India, 7,70,487
+SEPARATORS = (*",'_ \u00a0\u2007\u2009\u2019\u202f", r"\{,\}", r"\\,")
 GROUPED = [
-    re.compile(rf"(?<![0-9])(?<![0-9]{sep})[0-9]{{1,3}}{sep}(?:[0-9]{{2,3}}{sep})*[0-9]{{3}}(?!{sep}?[0-9])")
+    re.compile(rf"(?<![0-9])(?<![0-9]{sep})[0-9]{{1,3}}{sep}(?:[0-9]{{2,3}}{sep})*[0-9]{{3}}(?!(?:{sep})?[0-9])")
     for sep in SEPARATORS
 ]
-UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}[{SEPARATORS}])*[0-9]*\Z")  # more digits make it another number
-LIST_MARK = re.compile(r"^\W*[0-9]{1,2}[.:)\]]\W*\s", re.MULTILINE)  # such as "1. " or "**(2)** "
+# more digits make it another number, also after a separator that is not whole yet
+UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}(?:{'|'.join(SEPARATORS)}))*[0-9]*(?:\{{,?|\\)?\Z")
+LIST_MARK = re.compile(r"^\W*(?:[a-z]+ (?=[0-9]+\W*:))?[0-9]{1,2}[*_]*[.:)\]]\W*\s", re.MULTILINE | re.IGNORECASE)
+"""Such as "1. ", "**(2)** " or "Step 1: "."""
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 """Parts of a prompt around the haystack: the head, each number's needle with the number's index in it, the tail."""
@@ -218,7 +221,7 @@ def first_numbers(text: str) -> set[str]:
         (['770', '770487'], ['1', '345'], set())
     """
     numbers = set()
-    for part in (text, LIST_MARK.sub("", text, count=1)):
+    for part in (text, LIST_MARK.sub("", text)):
         first = NUMBER.search(part)
         if first is None:
             continue

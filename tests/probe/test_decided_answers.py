@@ -8,7 +8,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.needles import NeedleCase
 from tests.probe.test_effective_length import make_probe
 
-AFTER = [".", " and 5 more", "7", " 77.", ", 12", "\n", ",123", " 456,", "_4"]
+AFTER = [".", " and 5 more", "7", " 77.", ", 12", "\n", ",123", " 456,", "_4", "{,}123"]
 
 
 class Streams:

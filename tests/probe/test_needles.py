@@ -108,13 +108,28 @@ def test_an_empty_haystack_is_refused(bpe, haystack):
         pytest.param("345,678", ["345", "678", "345678"], 3, id="either_reading"),
         pytest.param("770,4871 9,770,487 1770,487 770,487,12 77,0487", ["770487"], 0, id="other_groups"),
         pytest.param("770.487 770-487", ["770487"], 0, id="decimals_and_ranges"),
+        pytest.param(r"$770{,}487$, \boxed{216\,739}", ["770487", "216739"], 2, id="latex"),
+        pytest.param(r"770{,}4871 9{,}770{,}487 1\,770\,487", ["770487"], 0, id="latex_of_others"),
+        pytest.param("#770487, 216\u202f739. 1) 877\u00a0572", ["770487", "216739", "877572"], 3, id="thin_spaces"),
     ],
 )
 def test_only_whole_numbers_are_found(text, numbers, count):
     assert count_found(text, numbers) == count
 
 
-@pytest.mark.parametrize("text", ["770487", "770,487 it is", "1. 770487", "**1)** 770 487", "Yes:\n 2: 770,487. 3: 5"])
+ANSWERS = [
+    "770487",
+    "770,487 it is",
+    "1. 770487",
+    "**1)** 770 487",
+    "Yes:\n 2: 770,487. 3: 5",
+    "Step 1: 770{,}487",
+    "Step 1: look.\nStep 2: 770487",
+]
+ANSWERS += ["**Step 2**: #770487", "770\u202f487.", "(1) 770\\,487", "$770487$"]
+
+
+@pytest.mark.parametrize("text", ANSWERS)
 @pytest.mark.parametrize("wrong", ["", "7", "70", "11 "])
 def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
     case = TextCase(np.array([1]), "", ("770487",), {})
