@@ -6,10 +6,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.core.errors import DataError
 from lab.core.types import Row
 from lab.data.chat import Parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Stdlib, Text
@@ -160,7 +162,10 @@ def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
 
 
 def to_document(row: Row, corpus: Text | Dataset | Conversations, source: str) -> Item:
-    """Convert a row to a document or a conversation."""
+    """Convert a row to a document or a conversation.
+
+    Raises: DataError for a date.
+    """
     if isinstance(corpus, Conversations):
         parts = to_conversation(row, corpus.template)
         if isinstance(parts, str):
@@ -168,6 +173,9 @@ def to_document(row: Row, corpus: Text | Dataset | Conversations, source: str) -
         return make_document("".join(text for text, _ in parts), source, parts)
     column = corpus.text if isinstance(corpus, Dataset) else "text"
     text = get_value(row, column)
+    if isinstance(text, date):
+        rule = "the datasets library reads the texts of a file as dates, which changes them"
+        raise DataError(f"data.corpus.text={column}: {rule}; use data.corpus.name=text, or another column")
     if not isinstance(text, str):
         return f"no text in field {column!r}"
     return make_document(text, source)

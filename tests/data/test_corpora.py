@@ -80,6 +80,15 @@ def test_numbers_in_a_csv_table_are_text(tmp_path):
         read_all(corpus)
 
 
+@pytest.mark.parametrize("text", ["text", "meta.text"])
+def test_texts_that_the_library_reads_as_dates_are_refused(tmp_path, text):
+    row = {"text": "2024-01-01", "meta": {"text": "2024-01-01 10:00:00"}}
+    (tmp_path / "a.jsonl").write_bytes(json_lines([row]))
+    assert read_all(Text(path=str(tmp_path))) == [TextDocument("2024-01-01", "a")]
+    with refused(f"data.corpus.text={text}: the datasets library reads "):
+        read_all(Dataset(path=str(tmp_path), text=text))
+
+
 def test_what_is_not_read_is_counted_by_its_type(tmp_path, capsys):
     names = "a.jsonl .git/a.jsonl b/.c.txt __pycache__/a.txt a.csv b.csv.gz a.json b/LICENSE"
     for name in names.split():
