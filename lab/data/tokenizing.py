@@ -84,6 +84,10 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
             pieces: list[tuple[Any, Any, bool]] = [(before, 0, True), (tag, 0, False)]
             for _, is_scored in parts:
                 pieces.append((*next(encoded[split]), is_scored))
+            if any(eos in tokens for tokens, _, _ in pieces[1:]):
+                # a unigram model or one of whole words finds a special token in a text if it is a piece of its own
+                writer.skips["spells data.tokenizer.eos"] += 1
+                continue
             pieces.append(([*after, eos], 0, True))
             ids, marks, sizes = [], [], []
             for tokens, n_bytes, is_scored in pieces:

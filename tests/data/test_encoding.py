@@ -111,6 +111,27 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
 
 
+PIECES = ["?", "<eos>", "alpha", "beta"]
+MODELS = {
+    "unigram": models.Unigram([(piece, -1.0) for piece in PIECES], 0, False),
+    "words": models.WordLevel({piece: number for number, piece in enumerate(PIECES)}, unk_token="?"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_text_with_an_end_token_among_its_tokens_is_skipped(tmp_path, model):
+    tokenizer = Tokenizer(MODELS[model])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "corpus").mkdir()
+    for name, text in {"a": "alpha", "b": "alpha <eos> beta", "c": "beta"}.items():
+        (tmp_path / "corpus" / f"{name}.txt").write_text(text)
+    config = text_config(tmp_path, tokenizer=TokenizerFile(path=str(tmp_path), eos="<eos>"), held_out_frac=0.0)
+    assert prepare(config, progress=False).skips == {"spells data.tokenizer.eos": 1}
+    assert [ids.tolist() for ids in TokenStore.open(shard_folder(config), "train").documents()] == [[2, 1], [3, 1]]
+
+
 def test_a_file_without_tokens_is_one_line(tmp_path):
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
     with refused(f"data.tokenizer.path={tmp_path}: has no tokens"):
