@@ -14,12 +14,15 @@ from tests.refusals import refused
 WORKER = {"TORCHELASTIC_RUN_ID": "a", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
 
+MPI = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "PMI", "JSM_NAMESPACE", "FLUX_JOB")
+
 
 def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
     assert find_launch(WORKER | STEP, 2, 2) == Launch(3, 1, 4, 2, by_torchrun=True)
     assert find_launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, 1, 1) == Launch()
     assert not needs_torchrun(WORKER | STEP, 2, 2)
     assert not needs_torchrun({}, 1, 1)
+    assert not needs_torchrun({"PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, 1, 1)
     assert needs_torchrun({"SLURM_NTASKS": "2", "SLURM_NNODES": "1"}, 2, 1), "torchrun is started"
     assert not needs_torchrun({"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_STEP_NUM_TASKS": "1"}, 1, 1), "a part"
 
@@ -36,7 +39,8 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
         pytest.param(needs_torchrun, {"SLURM_NTASKS": "1", "SLURM_NNODES": "2"}, 1, 1, "SLURM_NNODES=2: ", id="nodes"),
         pytest.param(needs_torchrun, {"SLURM_NNODES": "4"}, 4, 1, "SLURM_NNODES=4: ", id="as_many_nodes"),
         pytest.param(needs_torchrun, {"SLURM_NTASKS_PER_NODE": "8"}, 1, 1, "SLURM_NTASKS_PER_NODE=8: ", id="per_node"),
-        pytest.param(needs_torchrun, {"OMPI_COMM_WORLD_SIZE": "4"}, 4, 1, "OMPI_COMM_WORLD_SIZE=4: ", id="mpirun"),
+        *((needs_torchrun, {f"{name}_SIZE": "4"}, 4, 1, f"{name}_SIZE=4: ") for name in MPI),
+        *((needs_torchrun, {name: "0"}, 1, 1, f"{name}=0: ") for name in ("PMIX_RANK", "PALS_RANKID")),
     ],
 )
 def test_processes_that_are_not_those_of_the_config_are_refused(find, variables, devices, nodes, start):

@@ -34,8 +34,12 @@ COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from th
 SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 POLL_S = 0.5
-COPIES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+COPIES = (
+    "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE",
+    "PMI_SIZE", "WORLD_SIZE"
+)  # fmt: skip
 """By which launchers tell a process how many of them they have started; torchrun sets the last one."""
+RANKS = ("PMIX_RANK", "PALS_RANKID")  # of launchers that may tell no number of processes
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
 
 
@@ -131,6 +135,10 @@ def check_copies(environment: Mapping[str, str], fix: str) -> None:
         if (n := count_processes(environment, name)) > 1:
             rule = f"{n} copies of this command were started, which would do the same work"
             raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name} if their arguments differ")
+    for name in RANKS:
+        if name in environment and environment.keys().isdisjoint(COPIES):
+            rule = "a launcher has started this command, perhaps several copies of it, which would do the same work"
+            raise ConfigError(f"{name}={environment[name]}: {rule}; {fix}, or unset {name}")
 
 
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
