@@ -1,7 +1,8 @@
 """Plot the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
 
-`findings`, `prompts`, `demand` and `miniature` are plotted from records. `demo` is of runs/cpu_demo_384, `methods` and
-`heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
+`findings` and `prompts` are plotted from records, `string_2k` from a method. `demo` is of runs/cpu_demo_384, `methods`
+and `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores. The
+pictures of docs/demand.md are plotted at the commit that it names.
 
 The last step writes results/contact_sheet.png: all pictures of the pages, and the report of 27 recorded runs.
 """
@@ -39,8 +40,6 @@ COMMANDS = {  # that plot a picture, the last one in the folder {out}
     ],
     "findings": ["experiments.window --results -o {out}"],
     "prompts": ["experiments.window --results -o {out}"],
-    "demand": ["experiments.demand --results -o {out}"],
-    "miniature": ["experiments.miniature --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
 }
 

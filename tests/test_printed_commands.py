@@ -31,12 +31,12 @@ PAGES = [path for place in (*PLACES, *HELPS, "tests/torture/__main__.py") for pa
 PROGRAM = r"(?:\.venv/bin/)?(?:probe-lab(?= [a-z])|python -m(?= [a-z])|make(?= [a-z]+\b(?! =)))"
 PRINTED = re.compile(rf"(?:^\s*|[`$'] *|srun |timeout \d+ ){PROGRAM} (?:[^`|\n\\{{]|\\+\n)+", re.M)
 MODULES = {name: module for name, (module, _) in commands().items()}
-FORMER = ("probe-lab ruler", "probe-lab positions string --shift 3", "python -m experiments.demand --results")
+FORMER = ("probe-lab ruler", "probe-lab positions string --shift 3")
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
 FEWER |= dict.fromkeys(("probe", "distance", "passkey"), "--tests=2")
 ON_DEMO = re.compile(
     r"probe-lab (?!report|fit|export|verify|sweep)[a-z]+ .*runs/cpu_demo\b|positions [a-z_]+ --|frequency --positions"
-    r"|(reach|report) experiments/|experiments\.\w+ --results$"
+    r"|(compare|reach|report) experiments/"
 )
 # test_first_hour.py and test_plugins.py run these
 OF_A_PAGE = re.compile(r"\bown|mymodel|first\.yaml|steps\.py|partial_pi\.py")

@@ -18,12 +18,11 @@ Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 
 import argparse
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.runs import make_parser, read_options, run_each, train
-from experiments.tables import pack
 from experiments.window.plans import (
     MOST_BASES,
     STAGES,
@@ -35,12 +34,14 @@ from experiments.window.plans import (
     plan_continued,
     text_folder,
 )
-from experiments.window.records import collect, has_acquired, read_records
+from experiments.window.records import collect, has_acquired, pack, read_records
 from experiments.window.results import describe
 from experiments.window.texts import write_texts
+from lab.core.errors import LabError
 from lab.core.files import write_json
 from lab.model.devices import cpuinfo
 from lab.runs.tables import unpacked
+from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun
 
 RECORDS = Path("experiments/window/records")
@@ -51,11 +52,24 @@ SHORT = ("384", "768")  # branches of W_1M
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = make_parser(__doc__, jobs=1)
-    parser.add_argument("stages", nargs="*", type=check_stage, metavar="STAGE", help=f"one of {', '.join(STAGES)}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"one of {', '.join(STAGES)}")
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
-    options = read_options(parser, lambda folder: describe(read_records(RECORDS), folder))
+    parser.add_argument("--results", action="store_true")
+    parser.add_argument("-o", dest="folder", type=Path)
+    options = parser.parse_args()
+    # Python 3.11 rejects no argument if it has choices of several.
+    if unknown := set(options.stages) - set(STAGES):
+        parser.error(f"{min(unknown)}: must be one of {', '.join(STAGES)}; name one of them")
+    if options.results:
+        try:
+            describe(read_records(RECORDS), options.folder)
+        except LabError as error:
+            parser.error(str(error))
+        return 0
+    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.short:
         folder = Path("runs/window_short")
         print(f"W_1M, one seed, in {folder}: a base model, then two windows; 6 minutes on two cores", flush=True)
@@ -64,15 +78,9 @@ def main() -> int:
             describe(collect(run.path for run in runs))
         return status
     for name in options.stages or STAGES:
-        if status := run_stage(name, options.seeds, options.jobs):
+        if status := run_stage(name, options.seeds, options.jobs or 1):
             return status
     return 0
-
-
-def check_stage(name: str) -> str:
-    if name not in STAGES:
-        raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(STAGES)}; name one of them")
-    return name
 
 
 def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
@@ -132,10 +140,25 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
     return status, [*bases, *branches] if is_first(name) else branches
 
 
+def train(runs: Sequence[PlannedRun], jobs: int) -> int:
+    """Train the runs that are not finished, `jobs` at once, and return the exit status."""
+    unfinished = []
+    for run in runs:
+        if not is_finished(run.experiment):
+            # The log of a run is opened before its process makes the folder.
+            run.path.mkdir(parents=True, exist_ok=True)
+            unfinished.append(Job(run.path.name, run.words(jobs), run.path / "fit.log"))
+    return run_jobs(unfinished, jobs)
+
+
 def evaluate(name: str, runs: Sequence[PlannedRun], jobs: int) -> int:
-    """Test the runs of a stage that have not been tested."""
-    untested = [run for run in runs if not any(run.path.glob("eval/distance*.jsonl"))]
-    return run_each("eval.distance", untested, jobs, lambda run: evaluation_options(name, run))
+    """Test the runs of a stage that have not been tested, `jobs` at once, and return the exit status."""
+    untested = []
+    for run in runs:
+        if not any(run.path.glob("eval/distance*.jsonl")):
+            words = [sys.executable, "-m", "eval.distance", str(run.path), *evaluation_options(name, run)]
+            untested.append(Job(run.path.name, words, run.path / "distance.log"))
+    return run_jobs(untested, jobs)
 
 
 def sign(run: PlannedRun, stage: Stage) -> None:

@@ -1,20 +1,27 @@
 """The figures of docs/findings.md, from the records."""
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from experiments.demand.plans import CONDITIONS, PLANS
-from experiments.demand.results import PLOT_ACCURACY, read
-from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
+from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy, read_tests
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
-from lab.core.types import Row
+from lab.probe.reach import ONE
+from lab.runs.tables import unpacked
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
+CONDITIONS = {  # of S1, by their names in the records
+    "base": "base model",
+    "all": "unmasked",
+    "far_off": "far-masked",
+    "near_off": "near-masked",
+    "kind_off": "matched control",
+}
+NEAREST = 48  # tokens, a quarter of the window
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach
 
 
@@ -31,49 +38,44 @@ def plot_grid(records: Records, path: Path) -> None:
 
 def plot_findings(records: Records, path: Path) -> None:
     """Plot reach against window, accuracy against position frequency (S2), and accuracy by distance (S1)."""
-    panels = filter(None, [window_panel(records), frequency_panel(records), gap_panel()])
+    windows = records.runs[records.runs["stage"].isin(["W_1M", "W_2M", "W_4M"])]
+    pairs = records.runs[(records.runs["stage"] == "S2") & records.runs["branch"].isin(["A", "B"])]
+    panels = [gap_panel()]
+    # Before all stages are recorded, the picture has the panels of those that are.
+    if len(pairs):
+        panels.insert(0, frequency_panel(records, pairs))
+    if len(windows):
+        panels.insert(0, window_panel(windows))
     save(hconcat(*panels), path)
 
 
-def window_panel(records: Records) -> Any:
+def window_panel(runs: pd.DataFrame) -> Any:
     """Plot the reach of each seed against its window, with the line on which reach is the window."""
-    runs = records.runs[records.runs["stage"].isin(["W_1M", "W_2M", "W_4M"])]
-    if runs.empty:
-        return None
-    rows: list[Row] = []
-    for _, run in runs.iterrows():
-        tokens = f"{run['tokens'] // 1_000_000}M tokens"
-        series = [(PLAIN, tokens)]
-        if run["stage"] == "W_1M":
-            series += [(HALF, f"{tokens}, STRING"), (DCA, f"{tokens}, DCA")]
-        for method, name in series:
-            reach = run[method]
-            outcome = BEYOND if reach >= run[f"{method} last"] else RUN
-            if math.isnan(reach):  # on the lower edge, so that the median counts it
-                reach, outcome = LIMITS[0], BELOW
-            rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
-    table = pd.DataFrame(rows).sort_values(["series", "window"])
-    # plain first, then STRING, then DCA, as in the tables.
-    names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
+    parts = []
+    for method, name in ((PLAIN, ""), (DCA, ", DCA"), (HALF, ", STRING")):
+        part = runs if method == PLAIN else runs[runs["stage"] == "W_1M"]
+        reach = part[method]
+        outcome = np.select([reach.isna(), reach >= part[f"{method} last"]], [BELOW, BEYOND], RUN)
+        series = (part["tokens"] // 1_000_000).astype(str) + f"M tokens{name}"
+        # A reach that is none is on the lower edge, so that the median counts it.
+        points = {"window": part["window"], "reach": reach.fillna(LIMITS[0]), "series": series, "outcome": outcome}
+        parts.append(pd.DataFrame(points).sort_values(["series", "window"]))
+    table = pd.concat(parts)
+    names = list(table["series"].unique())
     plot = partial(plot_rows, x="window", y="reach", log_x=True, log_y=True, width=WIDTH, y_limits=LIMITS)
     plot = partial(plot, x_title="window (tokens)", y_title="reach (tokens)")
     # A median exists where some reaches are bounds, a mean does not.
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     windows = sorted(set(table["window"]))
-    ends = pd.DataFrame({"window": windows, "reach": windows, "series": "window"})
-    equal = plot(ends, color=GREY, marks=False)
+    equal = plot(pd.DataFrame({"window": windows, "reach": windows, "series": "window"}), color=GREY, marks=False)
     lines = plot(middles, series="series", names=names, marks=False)
     points = plot(table, series="series", names=names, kind="point", outcome="outcome", legend=False)
-    return add_title(
-        layer(equal, lines, points), "Reach against window; grey: reach = window", runs, ["stage", "branch"]
-    )
+    chart = layer(equal, lines, points)
+    return add_title(chart, "Reach against window; grey: reach = window", runs, ["stage", "branch"])
 
 
-def frequency_panel(records: Records) -> Any:
+def frequency_panel(records: Records, runs: pd.DataFrame) -> Any:
     """Plot accuracy against f at equal demand, the two conditions of a seed joined by a line."""
-    runs = records.runs[(records.runs["stage"] == "S2") & records.runs["branch"].isin(["A", "B"])]
-    if runs.empty:
-        return None
     rows = []
     for _, run in runs.iterrows():
         score = accuracy(records, "S2", run["branch"], *NEAR)[run["seed"]]
@@ -86,13 +88,18 @@ def frequency_panel(records: Records) -> Any:
 
 def gap_panel() -> Any:
     """Plot the mean accuracy by distance of the conditions of S1, which all have the same f."""
-    plan = PLANS["S1"]
-    tests, _ = read([GAPS])
-    tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
+    rows = []
+    with unpacked([GAPS]) as places:
+        for place in places:
+            _, seed, arm = place.name.split("-", 2)
+            for row in read_tests(place):
+                if row["metric"] == ONE and row["distance"] >= NEAREST:
+                    cell = {"distance": row["distance"], "score": row["score"]}
+                    rows.append({"arm": CONDITIONS[arm], "seed": seed, **cell})
+    tests = pd.DataFrame(rows)
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
-    means["arm"] = means["arm"].map(CONDITIONS)
-    names = [CONDITIONS[arm] for arm in plan.arms]
-    chart = PLOT_ACCURACY(means, "distance", "score", "arm", names=names, width=WIDTH)
+    plot = partial(plot_rows, names=list(CONDITIONS.values()), percent=True, y_limits=(0, 1), width=WIDTH)
+    chart = plot(means, "distance", "score", "arm", x_title="distance (tokens)", y_title="accuracy")
     return add_title(chart, "Equal f, other demand; ids with gaps (S1)", tests, ["arm"])
 
 

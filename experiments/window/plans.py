@@ -5,14 +5,27 @@ with fresh moments of AdamW, in an order of the text that they share, with a sch
 bfloat16, attention in float32, with one thread.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.runs import BRANCH_SEED, Config, branch_settings, plan_run
 from experiments.window.texts import MASKED, MATCHED
-from lab.sweep.planning import PlannedRun
+from lab.sweep.planning import PlannedRun, plan_command
 
+Config = dict[str, Any]
+START = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
+COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
+    "train.precision": "bf16",
+    "train.threads": 1,
+    "probe.every_tokens": None,
+    "probe.distance_tests": 0,
+    "probe.distance_points": None,
+    "probe.tests": 10,
+    "probe.max_length": 192,
+    "probe.step": 192,
+}
+BRANCH_SEED = 100  # added to the seed of a base model: the order of the text that its branches share
 PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
 PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
 MORE_TOKENS = 2_000_000  # by which a base model is continued until it has acquired retrieval
@@ -60,11 +73,13 @@ def mask_far(within: int, share_masked: float = 1.0) -> Config:
     return {"weights": {"by": "evidence", "keep": [[0, within]], "fraction": share_masked}}
 
 
-def windows(tokens: int, n_seeds: int, lengths: Sequence[int] = WINDOWS, **more: Any) -> Stage:
+def windows(
+    tokens: int, n_seeds: int, lengths: Sequence[int] = WINDOWS, bases: str = "W", base: Config | None = None
+) -> Stage:
     """Plan branches that differ in their window."""
-    bases = more.pop("bases", "W")
-    branches = {str(length): {"data.window": length, **more} for length in lengths}
-    return Stage(bases, more, 4_000_000, branches, n_seeds, range(10, 20), PREDICTIONS_OF_W, tokens, True)
+    base = base or {}
+    branches = {str(length): {"data.window": length, **base} for length in lengths}
+    return Stage(bases, base, 4_000_000, branches, n_seeds, range(10, 20), PREDICTIONS_OF_W, tokens, True)
 
 
 def demands(branches: dict[str, Config]) -> Stage:
@@ -87,7 +102,7 @@ STAGES = {  # in the order in which they are run
     "W_1M": windows(1_000_000, 5),
     "W_4M": windows(4_000_000, 3, LONGER_WINDOWS),
     "W_2M": windows(2_000_000, 3, LONGER_WINDOWS),
-    "W_larger": windows(1_000_000, 3, LONGER_WINDOWS, bases="W_larger", **LARGER),
+    "W_larger": windows(1_000_000, 3, LONGER_WINDOWS, "W_larger", LARGER),
 }
 
 
@@ -99,15 +114,15 @@ def is_first(name: str) -> bool:
 def plan_base(name: str, seed: int, folder: Path) -> PlannedRun:
     """Plan the base model of a stage and seed."""
     stage = STAGES[name]
-    own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": stage.base_tokens}
-    return plan_on_documents({**own, **stage.base}, seed, folder)
+    settings = {"train.tokens": stage.base_tokens, **stage.base}
+    return plan_run(f"{stage.bases}-{seed}-base", seed, settings, seed, folder)
 
 
 def plan_continued(name: str, seed: int, base: PlannedRun, number: int, folder: Path) -> PlannedRun:
     """Plan the continuation of a base model, whose run folder it reads."""
     stage = STAGES[name]
-    own = branch_settings(f"{stage.bases}-{seed}-base_{number}", seed, base, MORE_TOKENS)
-    return plan_on_documents({**own, "run.seed": seed + BRANCH_SEED * number, **stage.base}, seed, folder)
+    settings = {"start.path": str(base.path), "train.tokens": MORE_TOKENS, **stage.base}
+    return plan_run(f"{stage.bases}-{seed}-base_{number}", seed + BRANCH_SEED * number, settings, seed, folder)
 
 
 def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[PlannedRun]:
@@ -115,25 +130,25 @@ def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[
     stage = STAGES[name]
     runs = []
     for branch, settings in stage.branches.items():
-        own = branch_settings(f"{name}-{seed}-{branch}", seed, base, stage.tokens)
-        runs.append(plan_on_documents({**own, **settings}, seed, folder))
+        own = {"start.path": str(base.path), "train.tokens": stage.tokens, **settings}
+        runs.append(plan_run(f"{name}-{seed}-{branch}", seed + BRANCH_SEED, own, seed, folder))
     return runs
 
 
-def plan_on_documents(settings: Config, seed: int, folder: Path) -> PlannedRun:
-    """Plan a run on generated documents, or on a text that is read from a file."""
-    text = settings.pop("text", None)
-    if text is None:
-        data = {**LONG_TEXT, "data.corpus.seed": seed}
-    else:
+def plan_run(name: str, run_seed: int, settings: Config, seed: int, folder: Path) -> PlannedRun:
+    """Plan a run on the generated documents of a seed, or on its text that is read from a file."""
+    data: Config = {**LONG_TEXT, "data.corpus.seed": seed}
+    if "text" in settings:
         place = text_folder(folder, seed)
         data = {
-            "data.corpus": {"name": "text", "path": str(place / f"{text}.jsonl")},
+            "data.corpus": {"name": "text", "path": str(place / f"{settings['text']}.jsonl")},
             "data.tokenizer": {"method": "file", "path": str(place), "eos": "<eos>"},
             "probe.haystack": str(place / "haystack.txt"),
             "probe.answer_budget": 64,  # four numbers of six digits
         }
-    return plan_run(folder, {"probe.step": 192, **data, **settings})
+    own = {"run.name": name.replace(" ", "_"), "run.folder": str(folder), "run.seed": run_seed, **settings}
+    own.pop("text", None)
+    return plan_command(START, {**COMMON, **data, **own}, {})
 
 
 def text_folder(folder: Path, seed: int) -> Path:

@@ -1,22 +1,26 @@
 """Records of the experiments of docs/findings.md: accuracy, reach, position frequency and demand of each run."""
 
 import json
+import lzma
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from experiments.tables import find_tables, read_tests
 from experiments.window.plans import STAGES, methods_at
+from lab.core.errors import ConfigError
+from lab.core.files import write_atomic
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
 from lab.probe.reach import recompute_reach
 from lab.runs.tables import unpacked
 
+FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")  # of a run, in a table
+UNREAD = ("supervised", "g_unweighted")  # arrays of counts.npz that no command reads of tables, half of its size
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
 PLAIN, THIRD, HALF, DCA, DCA_QUARTER = METHODS = ("plain", "STRING 1/3", "STRING 1/2", "DCA 1/2", "DCA 1/4")
@@ -35,8 +39,17 @@ def read_records(folder: Path) -> Records:
 
     Raises: ConfigError if there are none.
     """
-    with unpacked(find_tables(folder, STAGES)) as places:
+    tables = [table for name in STAGES if (table := folder / f"{name}.jsonl.xz").exists()]
+    if not tables:
+        raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
+    with unpacked(tables) as places:
         return collect(places)
+
+
+def read_tests(run: Path) -> Iterator[Row]:
+    """Read the results of eval.distance in a run folder."""
+    for path in run.glob("eval/distance*.jsonl"):
+        yield from map(json.loads, path.read_text("utf-8").splitlines())
 
 
 def collect(places: Iterable[Path]) -> Records:
@@ -58,7 +71,6 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
     names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of methods_at
     assert len(names) in (1, len(methods_at(window))), "a run was tested under all methods, or plain only"
     reaches = {}
-    acquired = False
     for label, name in zip(METHODS, names, strict=False):
         filled = {}  # prompts that fill the window, by distance
         for row in rows:
@@ -68,22 +80,22 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
             cells.append({**cell, "distance": row["distance"], "score": row["score"]})
             if "prompt" not in row:
                 filled[row["distance"]] = row
-        if label == PLAIN:
-            acquired = float(np.mean([row["score"] for row in filled.values()])) >= ACQUIRED
         reach = recompute_reach(filled, THRESHOLD)
         reaches[label] = math.nan if reach["reach"] is None else reach["reach"]
         reaches[f"{label} last"] = reach["last_distance"]
     counts = SavedCounts.read(place / "counts.npz")
-    provenance = json.loads((place / "provenance.json").read_text("utf-8"))
-    # Of S2 the question is demand beyond 64 tokens at a window of 192.
-    middle = window // 2 if stage.startswith("W") else 120
-    demand = {"f": int(counts.f[middle]), "g": counts.g_from(middle if stage.startswith("W") else 65)}
-    runs.append({**about, "acquired": acquired, "tokens": config["train"]["tokens"], **reaches, **demand, **provenance})
+    middle = nearest = window // 2
+    if stage.startswith("S2"):
+        middle, nearest = 120, 65  # its question is demand beyond 64 tokens at a window of 192
+    demand = {"f": int(counts.f[middle]), "g": counts.g_from(nearest)}
+    runs.append({**about, "tokens": config["train"]["tokens"], **reaches, **demand})
 
 
 def has_acquired(place: Path) -> bool:
     """Return whether a run has acquired retrieval."""
-    return bool(collect([place]).runs["acquired"][0])
+    cells = collect([place]).cells
+    is_full = (cells["method"] == PLAIN) & (cells["prompt"] == cells["window"])
+    return bool(cells[is_full]["score"].mean() >= ACQUIRED)
 
 
 def accuracy(
@@ -96,3 +108,35 @@ def accuracy(
     chosen = (cells["stage"] == stage) & (cells["branch"] == branch) & (cells["method"] == method)
     chosen &= (cells["prompt"] == length) & (cells["distance"] >= low) & (cells["distance"] <= high)
     return cells[chosen].groupby("seed")["score"].mean()
+
+
+def pack(runs: Iterable[Path], table: Path) -> None:
+    """Write to a table, as lab.runs.tables reads it, what commands read of run folders."""
+    text = ""
+    for run in sorted(runs):
+        for record in read_files(run):
+            text += json.dumps({"run": run.name, **record}, separators=(",", ":")) + "\n"
+    write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def read_files(run: Path) -> Iterator[dict[str, Any]]:
+    """Go through a run folder's files, results in the order in which they were written, without single tests."""
+    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
+    # eval.report prefers later results, so that their order is kept.
+    results.sort(key=lambda path: (path.stat().st_mtime, path.name))
+    for path in [*(run / name for name in FILES), *sorted(run.glob("counts/*.npz")), *results]:
+        file = path.relative_to(run).as_posix()
+        if not path.exists():
+            continue
+        if path.suffix == ".npz":
+            with np.load(path) as saved:
+                arrays = {name: saved[name].tolist() for name in saved if name not in UNREAD}
+            # Of the rest of this array no command reads anything.
+            if "supervised_f" in arrays:
+                arrays["supervised_f"] = arrays["supervised_f"][:1]  # the number of targets
+            yield {"file": file, "arrays": arrays}
+        elif path.suffix == ".jsonl":
+            for line in path.read_text("utf-8").splitlines():
+                yield {"file": file, "row": json.loads(line)}
+        else:
+            yield {"file": file, "text": path.read_text("utf-8")}

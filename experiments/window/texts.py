@@ -1,7 +1,5 @@
 """Write the texts of S2: two corpora of equal retrieval demand, of which one has a tenth of the position frequency.
 
-    python -m experiments.window.texts FOLDER [--seed=0]
-
 A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
 the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
 is more than MATCHED tokens away gives both the same demand there. Nearer demand is matched by the parameters of the
@@ -10,7 +8,6 @@ short documents. The base model's text is half A and half B. No two corpora shar
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
 """
 
-import argparse
 import itertools
 import json
 from collections.abc import Iterator
@@ -80,11 +77,3 @@ def write_texts(folder: Path, seed: int) -> None:
     hay = Synthetic(**COMMON, **LONG.settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
     write_atomic(folder / "haystack.txt", hay.encode())
     write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    write_texts(options.folder, options.seed)

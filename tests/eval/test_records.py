@@ -9,7 +9,7 @@ from eval.compare import main as compare
 from eval.reach import main as reach
 from eval.report.__main__ import main as report
 from eval.report.data import read_runs
-from experiments.tables import pack
+from experiments.window.records import pack
 from lab.core.errors import DataError
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked

@@ -8,7 +8,7 @@ from PIL import Image
 from experiments import pictures
 from tests.forked import ROOT
 
-FREE = ["demand", "findings", "string_2k", "miniature"]
+FREE = ["findings", "string_2k"]
 
 
 @pytest.mark.slow

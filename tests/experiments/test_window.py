@@ -12,11 +12,10 @@ import pytest
 from scipy import stats
 from tokenizers import Tokenizer
 
-from experiments.tables import pack
 from experiments.window import __main__ as command
 from experiments.window import texts
-from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_on_documents
-from experiments.window.records import read_records
+from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
+from experiments.window.records import pack, read_records
 from experiments.window.results import describe
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
@@ -109,7 +108,6 @@ def record(place, name, window, scores, prompts=None):
     (run / "eval").mkdir(parents=True)
     config = {"run": {"name": name}, "data": {"window": window}, "train": {"tokens": 1_000_000}}
     (run / "config.yaml").write_text(format_yaml(config))
-    (run / "provenance.json").write_text(json.dumps({"sha256": "0" * 8, "processor": {"model": "1"}}))
     zeros = np.zeros(window + 1, dtype=np.int64)
     np.savez(run / "counts.npz", lengths=zeros, f=np.full(window, 7), tokens=1, g=np.full(window, 2))
     rows = []
@@ -175,6 +173,14 @@ def test_far_accuracy_falls_as_the_window_doubles(tmp_path, capsys):
     assert [line for line in lines if line.startswith("W") and ":" in line and not line.endswith("described")] == []
 
 
+def test_the_tables_of_the_page_are_those_of_the_records(capsys):
+    describe(read_records(ROOT / command.RECORDS))
+    printed = capsys.readouterr().out
+    below = (ROOT / "docs/findings.md").read_text("utf-8").split("\n## Results\n")[1]
+    assert below.split("```")[1] == f"\n{printed}", "run python -m experiments.window --results -o docs"
+    assert max(map(len, printed.splitlines())) <= 120
+
+
 def test_without_records_there_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="has no records"):
         read_records(tmp_path)
@@ -201,10 +207,10 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
         return 0
 
     def branch_of(name, seed, base, folder):
-        return [plan_on_documents({"run.name": f"{name}-{seed}-192", "run.seed": seed}, seed, folder)]
+        return [plan_run(f"{name}-{seed}-192", seed, {}, seed, folder)]
 
     def continued(name, seed, base, number, folder):
-        return plan_on_documents({"run.name": f"W-{seed}-base_{number}", "run.seed": seed}, seed, folder)
+        return plan_run(f"W-{seed}-base_{number}", seed, {}, seed, folder)
 
     monkeypatch.setattr(command, "train", train)
     monkeypatch.setattr(command, "evaluate", lambda name, runs, jobs: 0)

@@ -9,7 +9,6 @@ from eval.compare import main as compare
 from eval.distance import reach_line
 from eval.engine.reach_points import read_evaluated
 from eval.engine.records import read_runs
-from experiments.demand.results import read_run
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.reach import reach, with_reach
 from lab.runs.probe_records import with_demand
@@ -129,13 +128,7 @@ def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys
     probes = [{k: v for k, v in row.items() if k != "metric"} for row in rows[:-1]] + [summary]
     (run / "probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in probes))
     value = 60 + 12 * 0.2 / (1 - 13 / 64)
-    fork = run.rename(tmp_path / "S1-0-all")
-    recorded = []
-    np.savez(fork / "counts.npz", lengths=np.zeros(193), f=np.zeros(192), g=np.zeros(192), tokens=7)
-    read_run(fork, [], recorded)
-    (fork / "counts.npz").unlink()
-    run = fork.rename(run)
-    found = [next(row for row in with_reach(rows) if "reach" in row), *with_demand(run), *recorded]
+    found = [next(row for row in with_reach(rows) if "reach" in row), *with_demand(run)]
     for each in found:
         assert (each["reach"], each["dips"]) == (pytest.approx(value, abs=0.05), [24])
     assert found[0]["f_at_reach"] == round(100 - value)

@@ -7,21 +7,12 @@ import pytest
 from eval.compare import main as compare
 from eval.reach import main as reach
 from eval.report.data import read_runs
-from experiments.demand.plans import CONDITIONS, PLANS
-from lab.core.yaml import flatten
+from experiments.window.figures import CONDITIONS
 from lab.runs.arms import name_arms
 from lab.runs.conditions import DEFINITIONS, define_names
 from lab.runs.tables import unpacked
 
 S1 = Path("experiments/demand/records/S1.jsonl.xz")
-
-
-def test_arms_of_a_plan_have_the_names_of_its_page():
-    """The branches of S1 are named as docs/demand.md names them, from their settings alone."""
-    arms = {name: flatten(settings) for name, settings in PLANS["S1"].arms.items()}
-    branches = {name: {**row, "start.path": "runs/base"} for name, row in arms.items() if name != "base"}
-    names = name_arms({"runs/base": {"start.path": None, **arms["base"]}, **branches})
-    assert names == {"runs/base": "base model"} | {name: CONDITIONS[name] for name in branches}
 
 
 def test_intervals_that_do_not_start_at_zero_are_not_called_far():
@@ -39,8 +30,8 @@ def test_tables_define_their_names_in_lines_of_120_characters(command, capsys):
     assert max(map(len, lines)) <= 120
 
 
-def test_the_report_has_the_same_names():
+def test_the_report_names_the_branches_of_s1_as_the_page_does():
     with unpacked([S1]) as runs:
         arms = read_runs(runs).arms
-    assert {arm.removesuffix(", n = 5") for arm in arms} == {CONDITIONS[name] for name in PLANS["S1"].arms}
+    assert {arm.removesuffix(", n = 5") for arm in arms} == set(CONDITIONS.values())
     assert len(define_names(arms)) == 5
