@@ -8,12 +8,12 @@ differ most are marked. The types that are marked most often are taken (arXiv:24
 eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
     probe-lab impact runs/cpu_demo runs/tuned -o runs/impact
-    probe-lab impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
+    probe-lab impact runs/cpu_demo runs/tuned -o runs/impact --windows=60 --coverage=0.6
     probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
     probe-lab impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
-FOLDER gets impact.json, with every type's share and rate and those of the classes of tokens, and with --plot
-impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
+FOLDER gets impact.json, with every type's share and rate, and with --plot impact.png, their shares along the text. The
+models compute one after the other, in float32; both stay in memory.
 """
 
 from dataclasses import asdict
@@ -82,16 +82,12 @@ def analyse(request: Request) -> Result:
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     targets = windows.targets[scored]
-    labels = {}
-    tables = {}
-    for by in ("class", options.by):
-        of_token, names = labels[by] = label_tokens(by, texts, tags)
-        tables[by] = tally(of_token[targets], changes[scored], marked[scored], names)
-    types = tables[options.by]
+    of_token, names = label_tokens(options.by, texts, tags)
+    types = tally(of_token[targets], changes[scored], marked[scored], names)
     chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
-    impactful = np.isin(labels[options.by][0], chosen)
+    impactful = np.isin(of_token, chosen)
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     ends = sentence_ends(tokenizer)
     held = [sentences_with(impactful, row, split_sentences(row, ends)) for row in windows.tokens]
@@ -105,17 +101,16 @@ def analyse(request: Request) -> Result:
         "held_of_marked": float(types.loc[chosen, "marked"].sum() / marked.sum()),
         "held_of_sentences": float(np.concatenate(held).mean()),
         "types": rows,
-        "classes": tables["class"].to_dict("records"),
         "token_ids": np.flatnonzero(impactful).tolist(),
     }
     write_json(folder / RESULT, result)
     picture = folder / "impact.png" if request.plots else None
     if picture is not None:
-        of_token, names = labels["pos" if options.by == "pos" else "class"]
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
         save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
-    tables[options.by] = types.assign(label=types["label"].where(~types.index.isin(chosen), types["label"] + " *"))
-    return Result(summary(result, tables), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
+    starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
+    table = types.drop(columns="label").set_index(starred.rename(options.by))
+    return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
@@ -157,17 +152,14 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     return torch.cat(logits).numpy()
 
 
-def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
-    """Format the classes and the first types as tables; a star marks types that were taken."""
-    lines = []
-    for by, table in tables.items():
-        lines.append(to_text(table.rename(columns={"label": by}).set_index(by)[:SHOWN], FORMS))
-        if len(table) > SHOWN:
-            lines.append(f"... and {len(table) - SHOWN:,} more")
-        lines.append("")
+def summary(result: dict[str, Any], table: pd.DataFrame) -> str:
+    """Format the first types as a table; a star marks types that were taken."""
+    lines = [to_text(table[:SHOWN], FORMS)]
+    if len(table) > SHOWN:
+        lines.append(f"... and {len(table) - SHOWN:,} more")
     taken = sum([row["chosen"] for row in result["types"]])
     lines.append(
-        f"{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
+        f"\n{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
         f"targets, in {result['held_of_sentences']:.0%} of the sentences"
     )
     return "\n".join(lines)

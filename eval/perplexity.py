@@ -14,12 +14,6 @@ loss over whole windows, of all tokens but a window's first. One text has no int
 
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
-LongPPL (arXiv:2410.23771) is the perplexity of key tokens, those that the model of --evaluator predicts well, and well
-only by what is more than --short tokens back (eval/engine/sliding.py). It has the model's own tokenizer, and reads
-each document whole. Here the same model chooses:
-
-    probe-lab perplexity models/Llama-3.1-8B --text=pg19/ --lengths=32768 --tokens=65536 --evaluator=models/Llama-3.1-8B
-
 Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
 that were measured on the same documents, so that one call for each compares methods and checkpoints:
 
@@ -35,7 +29,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -45,7 +38,7 @@ from eval.engine.command import CellOptions, EvaluationSpec
 from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import key_tokens, open_evaluator, text_losses, whole_windows, windows
+from eval.engine.sliding import text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
@@ -56,9 +49,8 @@ from lab.data.tokenizer import check_ids, special_ends
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 DOCUMENTS = 10
-SHORT = 4096  # tokens (arXiv:2410.23771, released code)
 PROTOCOLS = {"sliding-window": windows, "whole-windows": whole_windows}
-OF_DOCUMENTS = ("documents", "min_tokens", "tokens", "evaluator")  # options
+OF_DOCUMENTS = ("documents", "min_tokens", "tokens")  # options
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
@@ -84,16 +76,9 @@ class PerplexityOptions(CellOptions):
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; default: the run's held-out documents."""
 
-    evaluator: PathText | None = None
-    """Model that chooses the key tokens, the only ones that count (LongPPL); default: all tokens count."""
-    short: Length | None = None
-    """Tokens of the short context of key tokens; default: 4,096."""
-
     def rules(self) -> list[str]:
         """Reject strides and cuts that contradict the lengths."""
         errors = []
-        if self.short is not None and self.evaluator is None:
-            errors.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
         lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
             # A stride above the context leaves tokens between two windows that neither of them scores.
@@ -149,13 +134,6 @@ class Perplexity(Measure):
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         self.bytes_per_token = count_bytes_per_token(documents)
-        self.keys: list[np.typing.NDArray[np.bool_]] | None = None
-        if options.evaluator is not None:
-            path = Path(options.evaluator)
-            self.keys = key_tokens(open_evaluator(path, self.subject), self.documents, options.short or SHORT)
-            if not np.concatenate(self.keys).any():
-                rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
-                raise DataError(f"--evaluator={path}: {rule}")
 
     def join_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
@@ -199,25 +177,16 @@ class Perplexity(Measure):
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
         cut = PROTOCOLS[self.options.protocol]
-        protocol: str = self.options.protocol
-        texts = self.documents.copy()
-        if self.keys is not None:
-            # Key tokens are part of what is measured: those of another evaluator are another text.
-            protocol = "key-tokens"
-            for keys in self.keys:
-                texts.append(np.flatnonzero(keys))
         for context in self.contexts:
             row = {
                 "metric": "perplexity",
-                "protocol": protocol,
+                "protocol": self.options.protocol,
                 "length": context,
                 "stride": self.stride,
                 "n": self.n,
                 "source": self.options.text or "held out",
-                "texts": hash_documents(texts),
+                "texts": hash_documents(self.documents),
                 "shorter_left_out": self.shorter,
-                "evaluator": self.options.evaluator,
-                "short": self.options.short,
                 "seed": self.options.seed,
             }
             count = sum(len(list(cut(len(ids), context, self.stride))) for ids in self.documents)
@@ -233,11 +202,10 @@ class Perplexity(Measure):
             partial(PROTOCOLS[self.options.protocol], context=context, stride=self.stride),
             rows=self.options.rows(context),
             done=self.bar.update,
-            keys=self.keys,
         )
         low, high = losses.limits or (None, None)
         bits_per_byte = None
-        if self.keys is None and self.bytes_per_token is not None:
+        if self.bytes_per_token is not None:
             bits_per_byte = losses.loss / math.log(2) / self.bytes_per_token
         row = {
             "score": losses.perplexity,

@@ -38,7 +38,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import command
 from eval.engine.lengths import natural_lengths
-from eval.engine.matrix import compute_cells, format_matrix, format_number, format_stretches, list_values
+from eval.engine.matrix import compute_cells, format_matrix, format_number, list_values
 from eval.engine.rows import Result, to_text
 from lab import skip
 from lab.core import chart, schema
@@ -120,8 +120,6 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     length = options.length
     held = list_values(distance, length)
     parameters = resolved(distance)
-    positions = np.arange(length)
-    last = compute_cells(distance, positions[-1:], positions).ravel()
     method = distance.method
     for name, value in parameters.items():
         method += f" --{name}={json.dumps(value)}"
@@ -130,7 +128,6 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
         "length": f"{length} tokens",
         "largest relative position": format_number(held[-1]),
         "distinct": str(len(held)),
-        "last row": format_stretches(last[~np.isnan(last)]),
     }
     if distance.scales_logits:
         lines["logits"] = "scaled, which moves no position"

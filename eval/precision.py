@@ -11,13 +11,13 @@ the same config:
     probe-lab precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
     probe-lab precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
-Prints two tables. The file that the last line names has a line for each number, and one for each profile by token.
+Prints two tables. The file that the last line names has a line for each number.
 
     D(X, d1, d2) = sum over layers, heads and keys j of n_j sum over queries i of |ATTN_ij(d1) - ATTN_ij(d2)|    (Eq. 4)
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
 ATTN(d) are the attention weights and A(d) the logits before softmax of a text of T tokens at positions d .. d + T - 1.
-n_j = 1 / (T - j), keys counted from 0. d2 is the reference. Without the sum over keys, D is the profile by token.
+n_j = 1 / (T - j), keys counted from 0. d2 is the reference. first_token_frac is the share of D that the first key has.
 
 Where bfloat16 rounds:
 
@@ -147,9 +147,6 @@ class Precision(texts.OnTexts):
                 first = float(profile[0] / profile.sum())
             about = {**pair, "shift": shift, "tokens": self.n_tokens}
             yield {"metric": "D", **about, **summary(values), "first_token_frac": first}
-        # Shifts rise from 0, so that the first profile is that of no shift.
-        about = {**pair, "shift": 0, "tokens": self.n_tokens}
-        yield {"metric": "D_by_token", **about, "n": len(by_token), "values": profiles[0].tolist()}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summary(values)}
 
@@ -170,14 +167,9 @@ class Precision(texts.OnTexts):
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
         by_shift = [{**row, "shift": str(row["shift"])} for row in select(rows, "D")]
         by_length = select(rows, "D_logit")
-        by_token = []
-        for row in select(rows, "D_by_token"):
-            for token, value in enumerate(row["values"], 1):
-                by_token.append({"token": token, "value": value, "curve": row["curve"]})
         shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
         return hconcat(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
-            panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
             panel(by_length, "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"),
             title=self.title(),
         )
@@ -206,7 +198,6 @@ def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -
         y_title=y_title,
         log_x=x != "shift",
         log_y=any(row["value"] for row in rows),
-        marks=x != "token",
         width=380,
     )
 

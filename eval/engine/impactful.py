@@ -11,32 +11,16 @@ windows.
     window 1           3  4  1        x  .  .
     window 2           2  0  5        .  .  x
 
-A label (a token, a class of tokens, a part of speech) is impactful by its rate, marked / occurrences. Labels are taken
+A label (a token or a part of speech) is impactful by its rate, marked / occurrences. Labels are taken
 from the highest rate on until they hold the share `coverage` of all that is marked. Labels that occur rarely, whose
 rate is unreliable, are skipped.
 
 Source: arXiv:2409.00509, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a frequent
 class leads without changing much. It does not state how many types it takes: rate and coverage are ours. Its Eq. 3 sums
 the change over samples; the text below it, followed here, marks the top 20% at each position.
-
-Classes of tokens by rule, from a token's text alone.
-
-    special       a special token, such as <eos>
-    line_break    white space with a line break
-    space         other white space
-    number        digits and other numerals, with marks between them or not: " 12", "3.14", "1,000"
-    punctuation   marks and symbols
-    capitalised   a word, or its beginning, with a capital: " The", "The"
-    word_start    any other word that follows a space: " the", " x1"
-    continuation  letters that follow no space, such as the rest of a word: "ing", "s"
-    other         what is left: pieces of a character, control characters
-
-The first class whose rule holds is taken; all rules but those of white space look past leading and trailing spaces.
-Scripts without spaces or capitals are continuations throughout.
 """
 
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -46,7 +30,6 @@ from lab.core.types import FloatArray, IntArray
 
 BoolArray = np.typing.NDArray[np.bool_]
 TOLERANCE = 1e-12  # of coverage times a count, where a product of decimals falls just above a whole number
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from a piece of a character
 CONTEXT = "a"  # text before a token, so that a leading space shows
 
 
@@ -92,29 +75,6 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     return list(can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1])
 
 
-def kinds(text: str) -> set[str]:
-    return {unicodedata.category(character)[0] for character in text}
-
-
-RULES: Mapping[str, Callable[[str], bool]] = {
-    "line_break": lambda text: text.isspace() and "\n" in text,
-    "space": str.isspace,
-    "number": lambda text: "N" in kinds(text.strip()) <= set("NPS"),
-    "punctuation": lambda text: bool(text) and kinds(text.strip()) <= set("PS"),
-    "capitalised": lambda text: text.lstrip()[:1].isupper(),
-    "word_start": lambda text: text[:1].isspace() and text.lstrip()[:1].isalpha(),
-    "continuation": lambda text: text[:1].isalpha(),
-}
-CLASSES = ("special", *RULES, "other")
-
-
-def token_class(text: str) -> str:
-    """Find the class of a token's text; `special` is no text's."""
-    if REPLACEMENT in text:
-        return "other"
-    return next((name for name, holds in RULES.items() if holds(text)), "other")
-
-
 def token_texts(tokenizer: Tokenizer) -> list[str | None]:
     """Return every token's text as it appears inside a text, a leading space included; None for a special token.
 
@@ -129,7 +89,7 @@ def token_texts(tokenizer: Tokenizer) -> list[str | None]:
 
 
 def label_tokens(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> tuple[IntArray, list[str]]:
-    """Label every token by its own text, its class, or its part of speech in `tags`; -1 where it has no label.
+    """Label every token by its own text, or by its part of speech in `tags`; -1 where it has no label.
 
     Shapes: int64 (vocab_size,), numbers of the names.
     Example:
@@ -138,8 +98,5 @@ def label_tokens(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) 
     """
     if by == "token":
         return np.arange(len(texts)), [repr(text or "") for text in texts]
-    if by == "pos":
-        labels = pd.Categorical([tags.get(token) for token in range(len(texts))])
-    else:
-        labels = pd.Categorical(["special" if text is None else token_class(text) for text in texts], CLASSES)
+    labels = pd.Categorical([tags.get(token) for token in range(len(texts))])
     return labels.codes.astype(np.int64), list(labels.categories)

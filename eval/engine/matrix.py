@@ -6,7 +6,6 @@ from lab.core.types import FloatArray, IntArray
 from lab.positions import Distance
 
 WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end
-STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
 DECIMALS = 3  # at most, of a fractional position
 
 
@@ -58,22 +57,3 @@ def format_matrix(distance: Distance, length: int) -> str:
     for row in rows:
         lines.append(" ".join([word.rjust(width) for word in row]))
     return "\n".join(lines)
-
-
-def format_stretches(row: FloatArray) -> str:
-    """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
-
-    Example:
-        >>> format_stretches(np.array([5.0, 4, 3, 2, 1, 0, 2, 1, 0]))
-        '5 .. 0, 2 .. 0'
-    """
-    steps = np.diff(row)
-    # Step k is between keys k and k + 1, so that a stretch begins at key k + 1.
-    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
-    texts = []
-    for part in stretches:
-        # A stretch of one key has one number.
-        texts.append(" .. ".join(dict.fromkeys((format_number(part[0]), format_number(part[-1])))))
-    if len(texts) > STRETCHES:
-        return ", ".join([*texts[:2], "...", texts[-1]]) + f" ({len(texts):,} stretches)"
-    return ", ".join(texts)

@@ -180,8 +180,9 @@ class NeedleMeasure(run.Measure):
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
-        # A model with a table of positions cannot read longer prompts.
-        self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
+        if self.options.max_length is None:
+            # A model with a table of positions cannot read longer prompts.
+            self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
         self.lengths = chosen or self.probe.lengths
         if not self.lengths:
             rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"

@@ -38,26 +38,16 @@ its released script, which reads all books as one text.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import stdtrit  # scipy.stats takes half a second more to import
 from torch import Tensor
 
-from eval.engine.subject import Subject, build_subject
-from lab import loading
-from lab.core import command
-from lab.core.errors import DataError
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray
-from lab.data.tokenizer import vocabulary_hash
 
-AT_ONCE = 16_384  # tokens of a batch
 MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
-ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
 Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
 
@@ -128,32 +118,6 @@ class TextLosses(NamedTuple):
         return math.exp(min(self.loss - half, MOST_NATS)), math.exp(min(self.loss + half, MOST_NATS))
 
 
-def score_windows(
-    score: Score,
-    texts: Sequence[IntArray],
-    wanted: Sequence[IntArray],
-    cut: Callable[[int], Iterator[Window]],
-    rows: int,
-) -> Iterator[tuple[list[tuple[int, Window]], Tensor]]:
-    """Score the windows of texts, each with its text's number, in batches of at most `rows` of one length.
-
-    `wanted` has IGNORE in place of tokens that are not scored. Column t has the loss of token t + 1 of its window.
-    """
-    # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
-    waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
-    for number, text in enumerate(texts):
-        for window in cut(len(text)):
-            waiting.setdefault(window.end - window.begin, []).append((number, window))
-    for alike in waiting.values():
-        for start in range(0, len(alike), rows):
-            batch = alike[start : start + rows]
-            tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
-            targets = np.full(tokens.shape, IGNORE)
-            for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
-                row[first - 1 - begin : end - 1 - begin] = wanted[number][first:end]  # each predicts the next token
-            yield batch, score(torch.from_numpy(tokens), torch.from_numpy(targets))
-
-
 def text_losses(
     score: Score,
     texts: Sequence[IntArray],
@@ -161,66 +125,24 @@ def text_losses(
     *,
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
-    keys: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> TextLosses:
-    """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch.
-
-    With `keys`, only the tokens of each text that they mark are scored.
-    """
-    keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
-    wanted = [np.where(marked, text, IGNORE) for marked, text in zip(keys, texts, strict=True)]
+    """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch."""
+    # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
+    waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
+    for number, text in enumerate(texts):
+        for window in cut(len(text)):
+            waiting.setdefault(window.end - window.begin, []).append((number, window))
     losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
-    for batch, nats in score_windows(score, texts, wanted, cut, rows):
-        for (number, (_, end, first)), loss in zip(batch, nats.double().sum(1).tolist(), strict=True):
-            losses.nll[number] += loss
-            losses.tokens[number] += np.count_nonzero(keys[number][first:end])
-        done(len(batch))
+    for alike in waiting.values():
+        for start in range(0, len(alike), rows):
+            batch = alike[start : start + rows]
+            tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
+            targets = np.full(tokens.shape, IGNORE)
+            for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
+                row[first - 1 - begin : end - 1 - begin] = texts[number][first:end]  # each predicts the next token
+            nats = score(torch.from_numpy(tokens), torch.from_numpy(targets))
+            for (number, (_, end, first)), loss in zip(batch, nats.double().sum(1).tolist(), strict=True):
+                losses.nll[number] += loss
+                losses.tokens[number] += end - first
+            done(len(batch))
     return losses
-
-
-def open_evaluator(place: Path, subject: Subject) -> Subject:
-    """Open the model that chooses key tokens for another one.
-
-    Raises: LabError, also for another vocabulary than the other's.
-    """
-    evaluator = build_subject(loading.open_model(place, device=subject.device), place, subject.device)
-    if vocabulary_hash(evaluator.tokenizer) != vocabulary_hash(subject.tokenizer):
-        raise DataError(f"--evaluator={place}: has another vocabulary; name a model with the same tokenizer")
-    return evaluator
-
-
-def key_tokens(subject: Subject, documents: Sequence[IntArray], short: int) -> list[npt.NDArray[np.bool_]]:
-    """Find each document's key tokens, those that a model predicts well, and well only by the far context.
-
-        log p(token | whole) - log p(token | short) > ALPHA    and    log p(token | whole) > BETA,    in nats
-
-    The whole context is all of the document before the token. The short one is its last `short` tokens and at most a
-    quarter more, as in the released code, which moves by 1,024 tokens at 4,096.
-
-    Source: arXiv:2410.23771, section 3 (LSD, LCL); the bounds are those of the released code.
-    """
-    longest = max(map(len, documents))
-    step = max(1, short // 4)
-    keys = []
-    # A window of short + step tokens moved by `step` leaves each scored token at least `short` tokens of context.
-    for whole, near in zip(
-        token_losses(subject, documents, longest, longest),
-        token_losses(subject, documents, short + step, step),
-        strict=True,
-    ):
-        keys.append((near - whole > ALPHA) & (whole < -BETA))
-    return keys
-
-
-def token_losses(
-    subject: Subject, documents: Sequence[IntArray], window: int, stride: int
-) -> list[npt.NDArray[np.float32]]:
-    """Compute the loss of every token of documents, read in windows: float32 (tokens,) each, 0 for the first token."""
-    out = [np.zeros(len(ids), dtype=np.float32) for ids in documents]
-    cut = partial(windows, context=window, stride=stride)
-    with command.Bar(total=sum(map(len, documents)), desc=f"score, {window} tokens", leave=False) as bar:
-        for batch, nats in score_windows(subject.losses, documents, documents, cut, max(1, AT_ONCE // window)):
-            for (number, (begin, end, first)), losses in zip(batch, nats.cpu().numpy(), strict=True):
-                out[number][first:end] = losses[first - 1 - begin : end - 1 - begin]
-                bar.update(end - first)
-    return out

@@ -11,7 +11,7 @@ from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_do
 from lab.core.yaml import parse_yaml
 
 TEXTS = {  # the last parts of names whose values are text, even if they look like a number or true
-    "chat_template", "corpus", "eos", "evaluator", "figures", "folder", "haystack", "hotpotqa", "include_path",
+    "chat_template", "corpus", "eos", "figures", "folder", "haystack", "hotpotqa", "include_path",
     "name", "path", "repository", "score", "squad", "tagger", "text"
 }  # fmt: skip
 QUOTES = ('"', "'")

@@ -213,8 +213,8 @@ class ImpactConfig(Section):
     """Tokens of a window, the target length. Default: the training window of TUNED."""
     top: PositiveShare = 0.2
     """Share of the targets at each position that is marked: those whose logit changes most."""
-    by: Literal["token", "class", "pos"] = "token"
-    """Types: tokens, classes of tokens (eval/engine/impactful.py), or parts of speech (need --tagger)."""
+    by: Literal["token", "pos"] = "token"
+    """Types: tokens, or parts of speech (need --tagger)."""
     coverage: PositiveShare = 0.5
     """Share of all marked targets that the selected types cover, the most impactful types first."""
     min_count: Positive = 10
@@ -232,7 +232,7 @@ class ImpactConfig(Section):
     def rules(self) -> list[str]:
         """Reject a tagger that would be ignored, or a missing one."""
         if self.by == "pos" and self.tagger is None:
-            return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use class"]
+            return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use token"]
         if self.by != "pos" and self.tagger is not None:
             return [f"tagger={self.tagger}: would be ignored, by={self.by}; set by=pos or leave it out"]
         return []

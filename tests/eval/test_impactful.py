@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from eval.engine.impactful import choose, mark
+from eval.engine.impactful import choose, mark, token_texts
 
 
 def n_of(top, n):
@@ -64,3 +65,24 @@ def test_what_is_taken_by_hand(coverage, min_count):
 def test_a_share_is_exact_where_its_product_is_not():
     # 0.1 * 30 is 3.0000000000000004: three of thirty marked are a tenth all the same
     assert choose(pd.DataFrame({"occurrences": [3, 27, 27], "marked": [3, 14, 13]}), 0.1, 1) == [0]
+
+
+def test_texts_put_together_are_the_text(bpe):
+    texts = token_texts(bpe)
+    assert len(texts) == bpe.get_vocab_size()
+    for text in ("One of the magic numbers is 144.\n\nWhat ", " a b", "abc\td", "x"):
+        ids = bpe.encode(text, add_special_tokens=False).ids
+        assert "".join(texts[token] for token in ids) == text
+    special = [token for token, text in enumerate(texts) if text is None]
+    assert special == [bpe.token_to_id("<bos>"), bpe.token_to_id("<eos>")]
+    assert texts[bpe.token_to_id("\u00c3")] == "\ufffd", "the first byte of a character"
+
+
+def test_leading_spaces_show_where_a_decoder_drops_them_in_front():
+    pieces = {"a": 0, "\u2581b": 1, "c": 2, "<s>": 3}
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<s>"])
+    assert tokenizer.decode([1]) == "b"
+    assert token_texts(tokenizer) == ["a", " b", "c", None]

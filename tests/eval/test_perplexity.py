@@ -59,50 +59,6 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
         assert [str(context), f"{row['score']:.4f}"] in [words[:2] for words in words_of(out)]
 
 
-def test_longppl_is_the_perplexity_of_key_tokens(run_folder, prepared, tmp_path, capsys, monkeypatch):
-    """A model with drawn weights has hardly any by the paper's bounds; lower ones are compared with the definition."""
-    words = [run_folder, "--documents=3", "--lengths=24", "--stride=8", "-o", tmp_path]
-    monkeypatch.setattr("eval.engine.sliding.ALPHA", 1.5)
-    monkeypatch.setattr("eval.engine.sliding.BETA", -9.0)
-    assert run(words, capsys)[0] == 0
-    status, _, err = run([*words, f"--evaluator={run_folder}", "--short=6"], capsys)
-    assert status == 0, err
-    plain, row = rows_of(tmp_path)
-    decoder = open_model(run_folder).decoder
-
-    def compute_losses(part):
-        with torch.no_grad():
-            return F.cross_entropy(decoder(part[None])[0, :-1].double(), part[1:], reduction="none")
-
-    losses = []
-    long_enough = [torch.from_numpy(ids.astype(np.int64)) for ids in documents_of(prepared) if len(ids) >= 24]
-    for number in np.random.default_rng(0).permutation(len(long_enough))[:3]:
-        text = long_enough[number]
-        for place, whole in enumerate(compute_losses(text), start=1):
-            short = compute_losses(text[max(0, place - 6) : place + 1])[-1]
-            if short - whole > 1.5 and whole < 9:
-                begin = 0 if place < 24 else (place - 24) // 8 * 8 + 8
-                losses.append(float(compute_losses(text[begin : place + 1])[-1]))
-    assert 5 < len(losses) < plain["scored_tokens"] / 2
-    assert (row["protocol"], row["scored_tokens"], row["short"]) == ("key-tokens", len(losses), 6)
-    assert row["score"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
-    assert (plain["protocol"], plain["evaluator"]) == ("sliding-window", None)
-    assert plain["texts"] != row["texts"]
-
-
-def test_models_that_choose_no_key_tokens_are_refused(run_folder, hugging_face_folder, tmp_path, capsys):
-    words = [run_folder, "--documents=1", "--lengths=24", "-o", tmp_path]
-    for options, fault in {
-        (f"--evaluator={run_folder}",): f"--evaluator={run_folder}: finds no key tokens in these documents; ",
-        (f"--evaluator={hugging_face_folder}",): f"--evaluator={hugging_face_folder}: has another vocabulary; ",
-        ("--short=6",): "short=6: would be ignored without evaluator; ",
-        ("--protocol=whole-windows", "--evaluator=x"): "evaluator=x: all documents are joined; ",
-    }.items():
-        status, _, err = run([*(words if len(options) == 1 else [run_folder]), *options], capsys)
-        assert status == 2
-        assert fault in err.splitlines()[-1]
-
-
 def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, capsys):
     texts = [" ".join(f"word {n * k % 97}." for n in range(60)) for k in (3, 5, 7)]
     (tmp_path / "books").mkdir()

@@ -155,16 +155,13 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
         else:
             assert row["tokens"] == 24
             profiles = [key_differences(decoder, t[None, :24], [row["shift"]], arithmetic)[0, 0] for t in texts]
-            if row["metric"] == "D_by_token":
-                assert row["values"] == pytest.approx(torch.stack(profiles).mean(0).tolist(), rel=1e-9)
-                continue
             values = [float(profile.sum()) for profile in profiles]
             first = sum(float(profile[0]) for profile in profiles) / sum(values)
             assert row["first_token_frac"] == pytest.approx(first, rel=1e-9)
         assert row["value"] == pytest.approx(np.mean(values), rel=1e-9)
         assert row["std"] == pytest.approx(np.std(values, ddof=1), rel=1e-6)
-    counts = {metric: len(rows_of(file, metric)) for metric in ("D", "D_logit", "D_by_token")}
-    assert counts == {"D": 3 * 4, "D_logit": 2 * 4, "D_by_token": 4}
+    counts = {metric: len(rows_of(file, metric)) for metric in ("D", "D_logit")}
+    assert counts == {"D": 3 * 4, "D_logit": 2 * 4}
     values = {(r["weights"], r["arithmetic"]): r["value"] for r in rows if r["metric"] == "D" and r["shift"] == 0}
     assert max(values["trained", "fp32"], values["random", "fp32"]) < 1e-4
     assert min(values["trained", "bf16"], values["random", "bf16"]) > 1e-3
