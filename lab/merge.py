@@ -1,7 +1,6 @@
 """Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
     probe-lab merge MODEL MODEL [MODEL ...] [--weights=W,W,...] [--positions=MODEL] [--train_len=TOKENS] -o FOLDER
-    probe-lab merge RUN --last=N [--weights=W,W,...] [--train_len=TOKENS] -o FOLDER
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
@@ -11,11 +10,7 @@ shares, which for two models are LongRecipe's 0.5 and 0.5:
 
     probe-lab merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
     probe-lab merge runs/seed0 runs/seed1 runs/seed2 -o average
-    probe-lab merge runs/anchor_64k --last=5 -o average
     probe-lab merge models/Llama-3-8B runs/replayed --weights=0.3,0.7 --positions=runs/replayed -o merged
-
---last merges the newest checkpoints of one run folder, newest first, such as those of train.final_checkpoints. (Where
-AnchorAttention averages over its last five, it averages their scores, as probe-lab ruler --last does.)
 
 If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
 distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
@@ -38,7 +33,7 @@ from lab.core.command import Arguments, Bar, CommandSpec, run, start
 from lab.core.errors import ConfigError
 from lab.core.schema import PathText, Positive
 from lab.data.tokenizer import load_tokenizer
-from lab.loading import OpenedModel, newest_checkpoints, open_model, token_ids
+from lab.loading import OpenedModel, open_model, token_ids
 from lab.longrecipe.stages import MergeConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
@@ -59,18 +54,12 @@ class MergeOptions(MergeConfig):
     """Model whose position methods and training window are kept; must be set if the methods differ."""
     train_len: Positive | None = None
     """Training window in tokens; default: the longest of the models' own."""
-    last: Positive | None = None
-    """Merge this number of the newest checkpoints of one run folder, newest first."""
 
 
 def merge(args: Arguments) -> str:
     """Read the command line, merge, write the folder, and return a summary."""
     options: MergeOptions = read_options(MergeOptions, args.settings)
     paths = [Path(word) for word in args.positional]
-    if options.last is not None:
-        if len(paths) != 1:
-            raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
-        paths = newest_checkpoints(paths[0], options.last)
     listed = ", ".join(map(str, paths))
     if len(paths) < 2:
         raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")

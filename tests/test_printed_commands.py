@@ -63,7 +63,7 @@ STOPS = {  # what a command calls once it has read its arguments
     "prepare": ["prepare"],
     "sweep": ["train"],
     "longrecipe": ["resolve"],
-    "merge": ["find_place", "newest_checkpoints"],
+    "merge": ["find_place"],
     "export": ["find_place"],
     "verify": ["list_checks"],
     "pictures": ["plot_picture"],

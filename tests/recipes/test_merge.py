@@ -142,7 +142,6 @@ MISTAKES = {
     "a b --positions=c -o c": "--positions=c: must be one of the models; use one of a, b",
     "a b --weights=1.0 -o c": "--weights=[1.0]: must be 2 numbers, one for each model",
     "a b --weights=0.5,0.6 -o c": "--weights=[0.5, 0.6]: must sum to 1, not 1.1",
-    "a b --last 2 -o c": "--last=2: takes one run folder",
     "a b -o c": "a: no such folder",
 }
 
