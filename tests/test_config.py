@@ -25,7 +25,7 @@ WRONG = {
     "--run.name=a/b": "run.name=a/b: must be a plain folder name",
     # contradicting
     "--model.vocab_size=5": "model.vocab_size=5: contradicts data.tokenizer.vocab_size=600",
-    "--model.n_heads=5": "model.n_heads=5: must divide d_model=32; use 4",
+    "--model.n_heads=5": "model.n_heads=5: must divide d_model=32; change",
     "--optim.min_lr=1": "optim.min_lr=1.0: must be <= lr=0.003",
     "--train.batch_tokens=1000": "train.batch_tokens=1000: must be a multiple of micro_batch_tokens=512; use 1024",
     "--train.micro_batch_tokens=64": "train.micro_batch_tokens=64: must be >= data.window=96",
@@ -55,7 +55,7 @@ WRONG |= {  # position methods, layers, masks and blocks that grow
     f"{JOINED} --data.schedule.start=7 --data.schedule.tokens=99 --mask.chunks=2": "mask.chunks=2: does not go with ",
     f"{JOINED} --data.schedule.start=96 --data.schedule.tokens=99": "data.schedule.start=96: must be < data.window=96",
     f"{JOINED} --data.schedule.start=9 --data.schedule.tokens=100_000_000": "data.schedule.tokens=100000000: must be ",
-    STRING.replace("32", "96"): "position.distance.shift=96: must be < the length 96",
+    STRING.replace("32", "96"): "position.distance.shift=96: changes nothing in 96 tokens",
     "--position.distance.method=dca --position.distance.chunk=20 --position.distance.train_len=200 "
     "--position.distance.window=4": "position.distance.train_len=200: must be <= data.window=96",
     f"{WINDOWED}=96": "model.layers.window=96: must be < data.window=96",

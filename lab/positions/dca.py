@@ -19,7 +19,7 @@ file follows the paper.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor
@@ -30,6 +30,7 @@ from lab.positions.regions import ChunksBack, SameChunk
 class Dca(Distance):
     """Dual Chunk Attention's parameters."""
 
+    limit: ClassVar[str] = "train_len"
     method: Literal["dca"] = "dca"
     train_len: Positive
     """Pretraining window c in tokens; all relative positions stay below it."""
@@ -72,20 +73,14 @@ class Dca(Distance):
             return 0
         return self.train_len - self.s if self.window is None else self.window
 
-    def length_errors(self, length: int) -> list[str]:
-        """Reject a text so short that all its distances stay plain."""
-        reach = self.s
-        rule = f"a text of {length} tokens is within one chunk, where nothing changes; read a longer text or lower it"
-        if self.parts != "intra":
-            # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
-            reach += min(self.w, self.s)
-            if reach == self.train_len - 1:
-                reach += 1
-            rule = (
-                f"all distances in {length} tokens stay plain, as in any text of up to {reach} (the paper reads texts"
-                " beyond c in chunks of 3c/4); read a longer text or lower train_len"
-            )
-        return [] if length > reach else [f"chunk={self.s}: {rule}"]
+    @property
+    def longest_plain(self) -> int:
+        """The chunk, or without hidden pairs the queries behind it that keep their distances."""
+        if self.parts == "intra":
+            return self.s
+        # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
+        plain = self.s + min(self.w, self.s)
+        return plain + int(plain == self.train_len - 1)
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.

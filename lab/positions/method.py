@@ -120,6 +120,8 @@ class Distance(Method):
     log_n: Annotated[int, Ge(2)] | None = None
     """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits. Default: no factor."""
 
+    limit: ClassVar[str] = "window"
+    """Name of the parameter that `longest_plain` follows from."""
     beyond_training: ClassVar[bool] = True
     """Whether the method is for texts longer than training, and may change nothing in training itself."""
 
@@ -146,9 +148,17 @@ class Distance(Method):
     def is_plain(self) -> bool:
         return self.method == "plain"
 
+    @property
+    def longest_plain(self) -> int:
+        """The length in tokens of the longest text in which all distances stay plain, though the method is not."""
+        return 0
+
     def length_errors(self, length: int) -> list[str]:
-        """List the parameters' errors at `length` tokens, as lines that begin with the field."""
-        return []
+        """Reject a text in which nothing changes, by a line that begins with the field."""
+        if length > self.longest_plain:
+            return []
+        rule = f"changes nothing in {length} tokens, all distances up to {self.longest_plain} are plain"
+        return [self.format_error(self.limit, f"{rule}; lower it or read a longer text")]
 
     def visible_pairs(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | bool:
         """Return which causal pairs of positions, which broadcast, are not hidden; True where no pair ever is."""
@@ -183,12 +193,3 @@ def identity(positions: Tensor) -> Tensor:
 def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
     """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
     return (q_pos[:, None] - k_pos[None, :]).double()
-
-
-def window_errors(window: int, length: int, done: str) -> list[str]:
-    """Reject a window beyond which a text has no distance, so that none is `done`."""
-    if window < length - 1:
-        return []
-    return [
-        f"window={window}: must be < {length - 1}, the longest distance in {length} tokens, or none is {done}; lower it"
-    ]

@@ -37,7 +37,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from lab.core.schema import NonNegative, Positive
-from lab.positions.method import Band, Distance, Tensor, differences, identity, window_errors
+from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
 
@@ -51,8 +51,9 @@ class SelfExtend(Distance):
     window: NonNegative
     """Neighbour window w in tokens, whose distances are kept."""
 
-    def length_errors(self, length: int) -> list[str]:
-        return window_errors(self.window, length, "grouped (the neighbour window is part of the text)")
+    @property
+    def longest_plain(self) -> int:
+        return self.window + 1
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Keep distances below the window and count groups beyond it: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
@@ -79,8 +80,9 @@ class Rerope(Distance):
     window: NonNegative
     """Window w in tokens, the largest relative position; below the training length."""
 
-    def length_errors(self, length: int) -> list[str]:
-        return window_errors(self.window, length, "cut (min(i, w) with w inside the training length)")
+    @property
+    def longest_plain(self) -> int:
+        return self.window + 1
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Clamp every distance at the window: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
@@ -103,8 +105,9 @@ class LeakyRerope(Distance):
     leak: Annotated[float, Ge(1), Le(1e30)]
     """How many times slower positions grow beyond the window, at least 1; 1 is plain distance."""
 
-    def length_errors(self, length: int) -> list[str]:
-        return window_errors(self.window, length, "changed (w is inside the training length)")
+    @property
+    def longest_plain(self) -> int:
+        return self.window + 1
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk)."""

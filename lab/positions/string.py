@@ -45,6 +45,7 @@ def paper_parameters(train_len: int) -> dict[str, int]:
 class String(Distance):
     """STRING's parameters."""
 
+    limit: ClassVar[str] = "shift"
     beyond_training: ClassVar[bool] = False
     method: Literal["string"] = "string"
     shift: Positive
@@ -61,13 +62,9 @@ class String(Distance):
                 "window", f"must be <= shift={self.shift} (the paper has W << S, W = 128); lower window"
             )
 
-    def length_errors(self, length: int) -> list[str]:
-        """Reject a shift that no distance in the text reaches."""
-        if self.shift < length:
-            return []
-        third = math.ceil(length / 3)
-        rule = f"must be < the length {length}, or nothing is shifted (the paper allows L/3 <= S <= L/2)"
-        return [self.format_error("shift", f"{rule}; use {third} to {max(length // 2, third)}")]
+    @property
+    def longest_plain(self) -> int:
+        return self.shift
 
     @property
     def constant_factor(self) -> float:
