@@ -169,13 +169,11 @@ class DecoderConfig(Section):
             yield self.format_error("d_model", f"{rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
-            nearest = nearest_divisor(self.width, self.n_heads)
-            yield self.format_error("n_heads", f"must divide {field}={self.width}; use {nearest}")
+            yield self.format_error("n_heads", f"must divide {field}={self.width}; change one of them")
         elif self.head_dim % 2:
             yield self.format_error("n_heads", f"head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
-            nearest = nearest_divisor(self.n_heads, self.n_kv_heads)
-            yield self.format_error("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
+            yield self.format_error("n_kv_heads", f"must divide n_heads={self.n_heads}; change one of them")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
             yield self.format_error("layers.pattern", f"must have at most n_layers={self.n_layers} types; omit some")
 
@@ -255,10 +253,6 @@ class DecoderConfig(Section):
         """Return how many tokens of a window the window layers see, and their share of all layers."""
         near = min(getattr(self.layers, "window", None) or window, window)
         return near, self.kinds.count("window") / self.n_layers
-
-
-def nearest_divisor(width: int, wanted: int) -> int:
-    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
 
 @dataclass(frozen=True, kw_only=True)

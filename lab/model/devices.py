@@ -33,7 +33,6 @@ from torch.nn import functional as F
 from lab.core.errors import ConfigError
 
 DRIVER = Path("/proc/driver/nvidia/version")
-CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 # dense bf16 tensor operations per second, from the vendors' data sheets
@@ -61,19 +60,11 @@ def device_for(name: str, field: str = "--device") -> torch.device:
 
 def describe_driver() -> str:
     """Describe the CUDA that torch is built for and the driver that is loaded, with a fix."""
-    driver, built = "not loaded", "without CUDA"
-    fix = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
-    older = f"install torch by --index-url {OLDER_CUDA}"
-    cuda = torch.version.cuda
-    if cuda:
-        built = f"for CUDA {cuda}"
-    if DRIVER.exists() and (version := re.search(r"Kernel Module.*? ((\d+)\.[\d.]+)", DRIVER.read_text())):
+    driver = "not loaded"
+    if DRIVER.exists() and (version := re.search(r"Kernel Module.*? (\d[\d.]+)", DRIVER.read_text())):
         driver = version[1]
-        if not cuda:
-            fix = older
-        elif int(cuda.split(".")[0]) >= 13 and int(version[2]) < CUDA_13_DRIVER:
-            fix = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
-    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {fix}"
+    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda} and the driver is {driver}"
+    return f"{built}; CUDA 13 needs a driver from 580 on, older ones torch by --index-url {OLDER_CUDA}"
 
 
 def total_memory(device: torch.device) -> int:

@@ -49,10 +49,10 @@ def test_counted_parameters_are_those_of_the_model(changes, tied):
 @pytest.mark.parametrize(
     ("changes", "rules"),
     [
-        ({"attention_width": 42}, ["n_heads=4: must divide attention_width=42; use 3"]),
-        ({"attention_width": None, "n_heads": 3}, ["n_heads=3: must divide d_model=16; use 2"]),
+        ({"attention_width": 42}, ["n_heads=4: must divide attention_width=42; change"]),
+        ({"attention_width": None, "n_heads": 3}, ["n_heads=3: must divide d_model=16; change"]),
         ({"attention_width": 20}, ["n_heads=4: head_dim 5 must be even"]),
-        ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; use 2"]),
+        ({"n_kv_heads": 3}, ["n_kv_heads=3: must divide n_heads=4; change"]),
     ],
     ids=["width", "d_model", "odd", "kv_heads"],
 )
