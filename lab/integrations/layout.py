@@ -2,7 +2,7 @@
 
 What a model attends is stated by its arguments, by the names that transformers 5 uses:
 
-    attention_mask  (B, T) of 0 and 1: padding, on either side
+    attention_mask  (B, T) of 0 and 1: padding, on either side; (B, 1, T, T): which keys each query sees
     position_ids    (B, T): a row without a mask begins a new document where ids do not go on by 1
     cu_seq_lens_q   (documents + 1,): the boundaries of the documents of a packed row; also cu_seqlens
 
@@ -30,7 +30,8 @@ class Received:
     """What one forward received: the arguments that state its layout, and its targets.
 
     Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
-        (documents + 1,) or None.
+        (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
+        is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
     `has_cache` means that the model keeps keys for later tokens: then transformers attends across restarts of ids.
     `targets` (B, T) are labels, shifted already if `is_shifted`. `ready` is recorded after the copies to the host.
     """
@@ -39,6 +40,8 @@ class Received:
     attention_mask: Tensor | None = None
     position_ids: Tensor | None = None
     boundaries: Tensor | None = None
+    first_keys: Tensor | None = None
+    is_causal: Tensor | None = None
     has_cache: bool = False
     targets: Tensor | None = None
     is_shifted: bool = False
@@ -55,9 +58,15 @@ def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Recei
     received = Received(torch.atleast_2d(tokens))
     mask = arguments.get("attention_mask")
     if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dim() != 2:
-            raise DataError("attention_mask: must be a tensor (B, T) to be counted; pack rows by cu_seq_lens_q")
-        received.attention_mask = mask
+        if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
+            raise DataError(
+                f"attention_mask={type(mask).__name__}: must be a tensor (B, T) or (B, 1, T, T) to be counted"
+            )
+        if mask.dim() == 2:
+            received.attention_mask = mask
+        else:
+            # Reduced on its device, because T^2 elements a row would be slow to copy.
+            received.first_keys, received.is_causal = reduce_mask(mask)
     positions = arguments.get("position_ids")
     if positions is not None:
         if positions.dim() > 2:
@@ -74,6 +83,26 @@ def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Recei
     return received
 
 
+def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the first key that each query sees, and whether it sees all keys from there to itself and no other.
+
+    Shapes: (B, 1, T, T), bool or added to the logits -> int64 (B, T), bool ().
+    Example:
+        >>> first, is_causal = reduce_mask(torch.tensor([[[[True, False, False], [True, True, False], [False] * 3]]]))
+        >>> first.tolist(), is_causal.item()
+        ([[0, 0, -1]], True)
+    """
+    if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+        raise DataError(f"attention_mask={tuple(mask.shape)}: must be (B, 1, T, T), one mask for all heads")
+    visible = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
+    first = torch.where(visible.any(-1), visible.to(torch.int8).argmax(-1), PADDING)
+    index = torch.arange(mask.shape[-1], device=mask.device)
+    expected = (index >= first[..., None]) & (index <= index[:, None]) & (first >= 0)[..., None]
+    # Documents are blocks only if the first key of a query's first key is that key itself.
+    of_first = torch.gather(first, 1, first.clamp(min=0))
+    return first, (visible == expected).all() & ((of_first == first) | (first < 0)).all()
+
+
 def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
     """Return each token's position and its document, PADDING for tokens that are not attended.
 
@@ -84,12 +113,17 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
     documents: IntArray = np.zeros(shape, dtype=np.int64)
     is_attended = np.ones(shape, dtype=np.bool_)
     # transformers attends across restarts of position_ids if it gets a mask.
-    has_documents = received.attention_mask is not None
+    has_documents = received.attention_mask is not None or received.first_keys is not None
     if received.attention_mask is not None:
         mask = received.attention_mask.numpy()
         if mask.shape != shape or not np.isin(mask, (0, 1)).all():
             raise DataError(f"attention_mask={mask.shape}: must hold 0 and 1 for the {shape} tokens; pass no cache")
         is_attended = mask == 1
+    if received.first_keys is not None:
+        if not received.is_causal:
+            raise DataError("attention_mask: is not causal within blocks of a row, so that distances are not known")
+        # Tokens of one block see the same first key, which numbers the block, and -1 is PADDING.
+        documents = received.first_keys.numpy()
     if received.boundaries is not None:
         ends = received.boundaries.numpy()
         if shape[0] != 1 or ends[0] != 0 or ends[-1] != shape[1] or has_documents:

@@ -52,14 +52,18 @@ class Watcher:
         input: str = "input_ids",
         logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
+        demand_every: int = 1,
     ) -> None:
         """Register the hook.
 
         `window` is the longest row in tokens. `input` names the argument of token ids. `logits` finds the logits,
         (B, T, vocabulary), in the output. `haystack` is the text in which probes hide numbers; default: generated text.
+        g is counted in every `demand_every`-th forward.
 
         Raises: ConfigError, DataError.
         """
+        if demand_every < 1:
+            raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.model, self.tokenizer, self.window = model, tokenizer, window
         self.inner = retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
@@ -68,11 +72,11 @@ class Watcher:
         if input not in self.parameters and not takes_any:
             names = ", ".join(self.parameters)
             raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
-        self.evidence = Repeat()
+        self.demand_every, self.evidence = demand_every, Repeat()
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counts = PositionCounts(window), PositionCounts(window)
         self.incomplete: str | None = None
-        self.demand_tokens = 0
+        self.forwards = self.demand_tokens = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self.collected: list[Received] = []
         self.queue: queue.Queue[list[Received]] = queue.Queue()
@@ -108,7 +112,7 @@ class Watcher:
     def enqueue(self, received: Received, arguments: dict[str, Any]) -> None:
         """Copy the arguments to the host, and give every TOGETHER of them to the thread."""
         is_on_gpu = received.tokens.is_cuda
-        if self.queue.qsize() < MOST_WAITING:
+        if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
             targets = arguments.get("targets", arguments.get("shift_labels"))
             received.is_shifted = targets is not None
             if targets is None:
@@ -118,6 +122,7 @@ class Watcher:
         else:
             # f needs the shape of the ids alone, which a tensor without memory keeps.
             received.tokens = received.tokens.to("meta")
+        self.forwards += 1
         layout.copy_to_host(received)
         if is_on_gpu:  # the thread waits for this event before it reads the copies; the training never does
             received.ready = torch.cuda.Event()

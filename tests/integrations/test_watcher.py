@@ -29,6 +29,15 @@ def tokens(seed=0, rows=2):
     return torch.randint(0, VOCABULARY, (rows, T), generator=torch.Generator().manual_seed(seed))
 
 
+def block_mask(*lengths):
+    document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return (torch.tril(torch.ones(T, T)).bool() & (document[:, None] == document))[None, None]
+
+
+def added(mask):
+    return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+
+
 LEFT, RIGHT = torch.ones(2, T, dtype=torch.int64), torch.ones(2, T, dtype=torch.int64)
 LEFT[0, :5] = 0
 RIGHT[1, 7:] = 0
@@ -42,6 +51,8 @@ LAYOUTS = {  # arguments, which rows, and the tokens that are padding
     "left padding with ids": ({"attention_mask": LEFT, "position_ids": LEFT_IDS}, 2),
     "restarts": ({"position_ids": RESTARTS}, 1),
     "restarts of two rows": ({"position_ids": torch.cat([RESTARTS, torch.arange(T)[None]])}, 2),
+    "mask of blocks": ({"attention_mask": added(block_mask(5, 4, 3))}, 1),
+    "mask of two blocks": ({"attention_mask": added(block_mask(1, 11))}, 1),
     "ids with gaps and a mask": ({"attention_mask": torch.ones(1, T), "position_ids": GAPS}, 1),
 }
 
@@ -51,7 +62,7 @@ def f_of_attention(model, ids, arguments):
     with torch.no_grad():
         weights = model(ids, **arguments, output_attentions=True).attentions[0][:, 0]
     mask = arguments.get("attention_mask")
-    is_query = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    is_query = torch.ones_like(ids).bool() if mask is None or mask.dim() == 4 else mask.bool()
     positions = arguments.get("position_ids", torch.arange(T)[None]).expand(len(ids), T)
     f = np.zeros(WINDOW, dtype=np.int64)
     for row, query, key in zip(*np.nonzero((weights * is_query[..., None]).numpy() > 0), strict=True):
@@ -102,17 +113,19 @@ def test_g_is_that_of_brute_force(model, supervision):
 
 def test_g_within_documents_and_the_share_counted(model):
     ids = tokens(3, rows=1)
-    watch = lab.watch(model, window=WINDOW)
-    model(ids, position_ids=RESTARTS)
+    watch = lab.watch(model, window=WINDOW, demand_every=2)
+    for _ in range(3):
+        model(ids, position_ids=RESTARTS)
     targets = [*ids[0, 1:].tolist(), -100]
     targets[2] = targets[9] = -100
-    assert watch.demand().tolist() == g_by_definition(ids[0].tolist(), targets, [3, 7, 2])
+    assert watch.demand().tolist() == [2 * n for n in g_by_definition(ids[0].tolist(), targets, [3, 7, 2])]
     assert watch.demand().any()
-    assert watch.demand_share == 1
+    assert watch.demand_share == pytest.approx(2 / 3)
 
 
 REFUSED = {
-    "a mask of pairs": {"attention_mask": torch.tril(torch.ones(1, 1, T, T)).bool()},
+    "a mask that is not causal": {"attention_mask": torch.ones(1, 1, T, T).bool()},
+    "a window of a mask": {"attention_mask": torch.tril(torch.ones(T, T)).triu(-3)[None, None].bool()},
     "gaps without a mask": {"position_ids": torch.arange(T)[None] * 2},
     "restarts under a mask": {"attention_mask": torch.ones(1, T), "position_ids": RESTARTS},
     "beyond the window": {"attention_mask": torch.ones(1, T), "position_ids": torch.arange(T)[None] * 3},
