@@ -1,25 +1,21 @@
 """Make one page of any number of runs: figures, and the tables behind them.
 
-    probe-lab report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER]
+    probe-lab report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png]
 
     probe-lab report runs/mini-* -o report.html
     probe-lab report runs/cpu_demo -o demo.png
-    probe-lab report runs/cpu_demo --figures figures
 
-The page is one file that needs no network. You can point at a figure, drag it, and zoom it with Ctrl and the wheel. A
-text field picks runs. An open page reloads when its file is written again. With a .png or .svg file all figures are one
-picture. --figures writes each figure as PNG and SVG. The page shows what the run folders hold: the probes of training,
-and the results in eval/ at the last probe. RUN may also be a table of runs (lab/runs/tables.py).
+The page is one file that needs no network. You can point at a figure, drag it, zoom it with Ctrl and the wheel, and
+save it as PNG or SVG. A text field picks runs. With a .png or .svg file all figures are one picture. The page shows
+what the run folders hold: the probes of training, and the results in eval/ at the last probe. RUN may also be a table
+of runs (lab/runs/tables.py).
 """
 
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -35,7 +31,7 @@ from lab.core.chart_style import PALETTE
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
-from lab.core.schema import PathText, Section
+from lab.core.schema import Section
 from lab.runs.arms import find_differences
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
@@ -45,15 +41,11 @@ CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Section):
-    """Options of a report."""
-
-    figures: PathText | None = None
-    """Folder to write the figures into, as PNG and SVG."""
+    """A report has no options of its own."""
 
 
 def make_report(request: Request) -> Result:
-    """Read runs, and write the page or the picture, and the images; the rows are the runs."""
-    options: ReportOptions = request.options
+    """Read runs, and write the page or the picture; the rows are the runs."""
     output = file_in(request.folder, "report.html", RESULTS)
     if output.suffix not in (".html", ".png", ".svg"):
         raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
@@ -67,42 +59,20 @@ def make_report(request: Request) -> Result:
     # The names of several arms contain their n.
     n = f", n = {len(names)}" if len(runs.arms) == 1 else ""
     drawn = [figure for plot in DRAWN if (figure := plot(runs))]
-    titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     counts += f", {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
     if output.suffix in (".png", ".svg"):
         if not drawn:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
-        charts = list(titled.values())
+        charts = [figure.chart.properties(title=figure.title + n) for figure in drawn]
         lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
         heading = filter(None, [title, runs.common, *define_names(runs.arms)])
         save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
-    reject_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
-    text = f"{counts}, {len(data) / 1e6:.1f} MB"
-    if options.figures is not None:
-        for name, chart in titled.items():
-            for suffix in (".png", ".svg"):
-                save(chart, Path(options.figures) / f"{name}{suffix}")
-        text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
-    return Result(text, rows, output)
-
-
-def reject_another(output: Path, names: Sequence[str]) -> None:
-    """Reject a file that is no report, or is the report of runs that this one does not have."""
-    if not output.exists():
-        return
-    text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
-    # The page lists its runs in a line of its script, by which it is recognised.
-    members = re.search(r"^const members = (.*);$", text, re.M)
-    if members is None:
-        raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
-    for other, _ in json.loads(members[1]):
-        if other not in names:
-            raise ConfigError(f"-o={output}: is the report of another run, {other}; name another file, or delete it")
+    return Result(f"{counts}, {len(data) / 1e6:.1f} MB", rows, output)
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
@@ -141,10 +111,8 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
-    # An open page compares the stamp, and reloads when it differs.
-    stamp = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(template).render({**content, "stamp": stamp})
+    return Environment(autoescape=True).from_string(template).render(content)
 
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:

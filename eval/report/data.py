@@ -7,9 +7,8 @@ that most arms have, which `common` lists.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,8 +27,7 @@ from lab.runs.probe_records import list_contexts
 
 TRAINED, HELD_OUT = "training", "held out"
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are in addition to their distance
-SOURCE = itemgetter("texts", "evidence")  # of a row of gains
-REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
+REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
@@ -91,9 +89,6 @@ def read_runs(places: Sequence[Path]) -> Runs:
     frames = {}
     for kind, columns in FRAMES.items():
         frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["arm", "run", *columns])
-        # A list of distances has no place in a cell of the page.
-        if "dips" in columns:
-            frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
     # The same method may have been evaluated before, with fewer and with more tests.
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
@@ -107,11 +102,6 @@ def read_runs(places: Sequence[Path]) -> Runs:
         threshold=thresholds.pop() if len(thresholds) == 1 else None,
         common=common,
     )
-
-
-def write_dips(dips: Any) -> str | None:
-    """Write the distances of a run's dips; None without any, or where they are unknown."""
-    return ", ".join(map(str, dips)) if isinstance(dips, list) and dips else None
 
 
 def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
@@ -143,7 +133,7 @@ def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
         "distances": list_distances(last),
         "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
         "contexts": list(list_contexts(probe)),
-        "gains": list_gains(probe, last),
+        "gains": [{**row, "gain": row["score"]} for row in probe.get("recall", [])],
     }
 
 
@@ -191,19 +181,6 @@ def list_distances(last: list[Row]) -> list[Row]:
             rows.append((row, tests))
             newest[row["method"]] = tests
     return [row for row, tests in rows if tests == newest[row["method"]]]
-
-
-def list_gains(probe: Row, last: list[Row]) -> list[Row]:
-    """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
-    newest: list[Row] = []
-    for row in last:
-        if row.get("metric") != "recall" or row["method"] != "plain":
-            continue
-        # Rows of other texts or other evidence are of an earlier command.
-        if newest and SOURCE(row) != SOURCE(newest[0]):
-            newest = []
-        newest.append(row)
-    return [{**row, "gain": row["score"]} for row in newest or probe.get("recall", [])]
 
 
 def select_most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -277,12 +254,3 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
             points.append({**about, **point})
     table = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])
     return table.astype({"low": float, "high": float})
-
-
-def farthest(reaches: pd.DataFrame) -> float:
-    """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
-    for name in ("last_distance", "reach_high", "reach"):
-        largest = pd.to_numeric(reaches[name]).max()
-        if not np.isnan(largest):
-            return float(largest)
-    return 1.0

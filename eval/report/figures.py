@@ -6,21 +6,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import FEWEST_SEEDS, Runs, farthest, fold_runs, outcomes, reach_points, shares
+from eval.report.data import FEWEST_SEEDS, Runs, fold_runs, outcomes, reach_points, shares
 from lab.core.chart import NAMES, Rule, layer, plot_rows, words
-from lab.core.chart_style import MEAN, RUN, range_of
-from lab.counts.saved import F
+from lab.core.chart_style import MEAN, RUN
 
 MOST_BANDS = 4  # lines of a chart whose limits are drawn
-DODGE = 0.012  # of the axis of tokens, between the points of two arms
-MOST_METHODS = 8  # that are drawn in one panel
-STRING = r"^string\(shift=(?P<shift>\d+)(?:,window=(?P<window>\d+))?\)$"
-DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
+MOST_METHODS = 7  # that are drawn in one panel, beside plain
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 FACET: dict[str, Any] = {"width": 240, "height": 160}
 ROW = 16  # pixels: height of a method's row
-CELL = 34  # and of a window's
-HEAT = 100  # the axis and the scale of colours of a heat map
 LIMITS = "At each run's last probe."
 BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the tests where an arm has one run."
 
@@ -45,26 +39,18 @@ def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **option
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
-    """Draw a measure against consumed tokens: runs as points, and the mean of an arm where none of them is censored.
-
-    Points of arms stand side by side, so that censored runs, all at one bound, are seen.
-    """
+    """Draw a measure against consumed tokens: runs as points, and the mean of an arm where none of them is censored."""
     rows = outcomes(runs.probes, value)
     if not (rows["outcome"] == RUN).any():  # one bound for all, which the tables show
         return None
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     groups = reach_points(runs.probes, ["arm", "probe"], value).merge(at, on=["arm", "probe"])
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
-    # Arms at one probe have equal tokens, and their points would cover one another.
-    step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
-    middle = (len(runs.arms) - 1) / 2
-    shift = {arm: step * (number - middle) for number, arm in enumerate(runs.arms)}
-    rows, groups = (table.assign(at=table["tokens"] + table["arm"].map(shift)) for table in (rows, groups))
-    points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
+    points = pd.concat([rows[["arm", "run", "tokens", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     # A line through the means stops where a run of the arm is censored: a gap, no false mean.
-    line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
+    line = groups.drop_duplicates(["arm", "probe"])[["arm", "tokens", value]]
     line[value] = line[value].where(is_whole)
-    plot = partial(plot_rows, x="at", y=value, series="arm", names=runs.arms)
+    plot = partial(plot_rows, x="tokens", y=value, series="arm", names=runs.arms)
     plot = partial(plot, x_title="consumed tokens", y_title=f"{words(value)} (tokens)")
     plot_runs = partial(plot, points, kind="point", legend=False, outcome="outcome")
     bars = ""
@@ -84,8 +70,8 @@ def reach_by_method(runs: Runs) -> Figure | None:
     if len(methods) < 2:
         return None
     points = points.set_index("method").loc[methods].reset_index()
-    # An open limit would stretch the axis to infinity.
-    points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
+    # The limits of a few seeds would stretch the axis far beyond the last distance.
+    points["high"] = points["high"].clip(upper=runs.reaches["last_distance"].max() * BEYOND_LAST)
     chart = by_arm(
         runs,
         points,
@@ -111,45 +97,16 @@ def reach_by_method(runs: Runs) -> Figure | None:
     return Figure("reach_by_method", title, caption, chart, left=NAMES)
 
 
-def by_shift_and_window(runs: Runs) -> Figure | None:
-    """Draw reach by the shift and window of STRING, for the arms with at least two of each (its Figure 7)."""
-    cells = string_cells(runs.reaches)
-    if cells.empty:
-        return None
-    cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
-    height = CELL * max(3, cells["window"].nunique())
-    plot = partial(by_arm, kind="heat", text="text", x_title="shift S", y_title="window W", height=height)
-    chart = plot(runs, cells, "shift", "window", "reach")
-    caption = "At the last probe, in tokens: the mean over seeds, or the least and the most where one is censored;"
-    caption += " + it reaches the last distance tested; < it fails at the first. The colour is that of the median run."
-    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, left=HEAT)
-
-
-def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
-    """Fold the runs of an arm by shift and window, with the text of each cell."""
-    parameters = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
-    rows = reaches.join(parameters.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
-    # Arms that tried a single shift or window have no grid to show.
-    sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
-    by = ["arm", "shift", "window"]
-    groups = reach_points(rows[(sizes >= 2).all(axis="columns")], by).groupby(by, sort=False)
-    texts = [range_of(points["reach"], points["outcome"]) for _, points in groups]
-    return groups.agg({"reach": "median", "runs": "sum"}).assign(text=texts).reset_index()
-
-
 def by_distance(runs: Runs) -> Figure | None:
     """Plot retrieval accuracy against distance: methods in colour, arms side by side."""
     rows = runs.distances
-    reach = outcomes(runs.reaches).groupby("method")["reach"].median()
-    arms = rows.groupby("method")["arm"].nunique()
-    # plain first, then the methods that most arms have, then those that reach farthest.
-    chosen = sorted(arms.index, key=lambda name: (name != "plain", -arms[name], -reach.get(name, 0)))
-    chosen = chosen[:MOST_METHODS]
-    mean = shares(rows[rows["method"].isin(chosen)])
-    if mean.empty:
+    if rows.empty:
         return None
-    names = [name for name in runs.methods if name in chosen]
-    plot = partial(by_arm, names=names, percent=True, y_limits=(0, 1), x_title="distance of the number (tokens)")
+    accuracy = rows.groupby("method")["score"].mean()
+    best = {"plain", *accuracy.nlargest(MOST_METHODS).index}
+    chosen = [name for name in runs.methods if name in best]
+    mean = shares(rows[rows["method"].isin(chosen)])
+    plot = partial(by_arm, names=chosen, percent=True, y_limits=(0, 1), x_title="distance of the number (tokens)")
     caption = LIMITS
     if len(chosen) <= MOST_BANDS:
         plot = partial(plot, low="low", high="high")
@@ -158,9 +115,8 @@ def by_distance(runs: Runs) -> Figure | None:
         plot = partial(plot, rules=[Rule("y", runs.threshold)])
         caption += " The dashed level is the threshold."
     chart = plot(runs, mean, "distance", "share", "method", y_title="retrieval accuracy")
-    settings = rows["method"].nunique()
-    if settings > len(chosen):
-        caption += f" Of {settings} settings, {MOST_METHODS} that most arms have; the tables hold the others."
+    if len(accuracy) > len(chosen):
+        caption += f" The tables hold {len(accuracy) - len(chosen)} more methods, of lower accuracy."
     return Figure("by_distance", "Retrieval accuracy by distance", caption, chart)
 
 
@@ -171,15 +127,10 @@ def frequency(runs: Runs) -> Figure | None:
     if rows.empty:
         return None
     plot = partial(plot_rows, names=runs.arms, log_x=True, log_y=True, marks=False, x_title="distance (tokens)")
-    title, caption = "Position frequency", "How often training used each relative position"
-    if rows["profile"].nunique() > 1:
-        plot = partial(plot, facet="profile", width=380, height=240)
-        title += " and demand"
-        caption += ", and how many targets have their nearest evidence at each distance"
-    else:
-        plot = partial(plot, y_title=F)
-    caption += "; means over seeds." if len(runs.runs) > 1 else "."
-    return Figure("frequency", title, caption, plot(rows, "distance", "per distance", "arm"))
+    chart = plot(rows, "distance", "per distance", "arm", facet="profile", width=380, height=240)
+    caption = "How often training used each relative position, and how many targets have their nearest evidence at each"
+    caption += " distance; means over seeds."
+    return Figure("frequency", "Position frequency and demand", caption, chart)
 
 
 def loss(runs: Runs) -> Figure | None:
@@ -242,7 +193,6 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     ),
     loss,
     reach_by_method,
-    by_shift_and_window,
     by_distance,
     gain,
     held_out,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from eval.report.data import mean_over_seeds, outcomes, reach_points, read_runs
-from eval.report.figures import by_shift_and_window, frequency, over_tokens, string_cells
+from eval.report.figures import frequency, over_tokens
 from lab.core.chart import set_theme
 from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
@@ -81,28 +81,14 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     assert marks == {MEAN: "diamond", RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
 
 
-def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_path):
-    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
-    grid = {(32, 8): (40.0, 50.4), (32, 16): (None, 60.0), (64, 8): (None, None), (64, 16): (90.0, 100.0)}
-    for seed, path in enumerate(paths):
-        names = {f"string(shift={shift},window={window})": each[seed] for (shift, window), each in grid.items()}
-        evaluate(path, [reach(name, value) for name, value in names.items()])
-    runs = read_runs(paths)
-    cells = string_cells(runs.reaches).set_index(["shift", "window"])
-    texts = {(32, 8): "45", (32, 16): "<20 to 60", (64, 8): "<20", (64, 16): "90 to 100+"}
-    assert cells["text"].to_dict() == texts
-    assert cells["runs"].tolist() == [2] * 4
-    assert by_shift_and_window(runs) is not None
-
-
 def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_path):
     pytest.importorskip("altair")
     paths = [write_fake(tmp_path / f"a{seed}", seed=seed, window=4) for seed in (0, 1)]
     f = (np.array([40, 30, 20, 10]), np.array([40, 30, 20, 30]))
     for path, own in zip(paths, f, strict=True):
         np.savez(path / "counts.npz", lengths=np.zeros(5, np.int64), f=own, tokens=40)
-    older = frequency(read_runs(paths))
-    assert "facet" not in older.chart.to_dict()
+    (rows,) = frequency(read_runs(paths)).chart.to_dict()["datasets"].values()
+    assert {row["profile"] for row in rows} == {F}
     np.savez(paths[0] / "counts.npz", lengths=np.zeros(5, np.int64), f=f[0], tokens=40, g=np.array([0, 0, 7, 1]))
     figure = frequency(read_runs(paths))
     spec = json.loads(json.dumps(set_theme(figure.chart).to_dict(), allow_nan=False))

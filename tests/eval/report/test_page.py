@@ -81,6 +81,6 @@ def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, 
             marks = [mark[0] for mark in MARK.finditer(part)]
             assert marks, title
             lines = {tuple(re.findall(r' stroke(?:-dasharray)?="([^"]*)"', mark)) for mark in marks if "line" in mark}
-            if title in ("Loss", "Position frequency"):  # in which each arm is a line
+            if title in ("Loss", "Position frequency and demand"):  # in which each arm is a line
                 n_styles = min(n_arms, COLORS + 1)
                 assert (len(lines), len({color for color, *_ in lines})) == (n_styles, n_styles), title
