@@ -151,8 +151,9 @@ class ByDepth(NeedleMeasure):
         )
         if not missed:
             return grid
+        named = [{**row, "length": f"{row['length']:,}"} for row in missed]  # side by side at each length
         return vconcat(
-            grid, self.length_shares(missed, "third", "share of failures", kind="bar", names=THIRDS, height=110)
+            grid, self.length_shares(named, "third", "share of failures", kind="point", names=THIRDS, height=110)
         )
 
 

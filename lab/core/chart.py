@@ -31,7 +31,7 @@ def plot_rows(
     facet: str | None = None,
     low: str | None = None,
     high: str | None = None,
-    kind: Literal["line", "point", "bar", "heat"] = "line",
+    kind: Literal["line", "point", "heat"] = "line",
     *,
     log_x: bool = False,
     log_y: bool = False,
@@ -66,7 +66,7 @@ def plot_rows(
     alt = altair()
     table = pd.DataFrame(rows)
     tips = [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
-    named_x = kind in {"bar", "heat"} or not chart_style.is_numeric(table[x])
+    named_x = kind == "heat" or not chart_style.is_numeric(table[x])
     named_y = kind == "heat" or not chart_style.is_numeric(table[y])
     x_axis = chart_style.build_axis("x", table[x], x_title, named=named_x, log=log_x, limits=x_limits)
     y_axis = chart_style.build_axis("y", table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent)
@@ -82,20 +82,16 @@ def plot_rows(
             if named_x:
                 colors.append(alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series]))))
         chart = alt.Chart()  # the rows are those of the outer chart, so that facets divide them
-        mark = {
-            "line": chart.mark_line(strokeWidth=2, point={"size": 36} if marks else False),
-            "point": chart.mark_point(filled=True, size=50, opacity=0.9),
-            "bar": chart.mark_bar(),
-        }[kind]
+        mark = chart.mark_point(filled=True, size=50, opacity=0.9)
+        limits = chart.mark_rule(strokeWidth=1.2, clip=True)
+        if kind == "line":
+            mark = chart.mark_line(strokeWidth=2, point={"size": 36} if marks else False)
+            limits = chart.mark_area(opacity=0.13, clip=True)
         layers = [mark.encode(x_axis, y_axis, *colors, *shapes, tooltip=tips)]
         if low is not None and high is not None:
-            if kind == "bar":
-                colors[0] = alt.ColorValue("#222222")  # limits in the colour of their bar would not be seen on it
             ends = [x_axis, alt.Y(f"{low}:Q"), alt.Y2(f"{high}:Q")]
             if named_y:
                 ends = [alt.X(f"{low}:Q"), alt.X2(f"{high}:Q"), y_axis]
-            bars = chart.mark_rule(strokeWidth=1.2, clip=True)
-            limits = chart.mark_area(opacity=0.13, clip=True) if kind == "line" else bars
             layers.append(limits.encode(*ends, *colors))
     n_texts = 0  # of vertical rules; they are above the chart, one above the other
     for rule in rules:

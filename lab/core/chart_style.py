@@ -24,9 +24,6 @@ OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on t
     BELOW: ("triangle-left", "triangle-down"),
 }
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
-LONG_NAME = 24  # characters, from which on a legend has two columns
-FEW = 12  # values of x that are all written on a logarithmic axis
-MANY = 100_000  # numbers from here on are written with k, M or G
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
 LINE = 14  # pixels between two lines of text
 CROWDED = 24  # columns or rows of a heat map; in the cells of more no numbers fit, nor do all labels
@@ -89,7 +86,7 @@ def build_axis(
 ) -> Any:
     """Build an axis of names in the order of the rows, or of numbers.
 
-    A logarithmic x axis has powers of two as its ticks, or all values where they are few whole numbers.
+    A logarithmic x axis has powers of two as its ticks.
     """
     alt = altair()
     channel = alt.X if side == "x" else alt.Y
@@ -97,24 +94,17 @@ def build_axis(
     if named:
         distinct = list(dict.fromkeys(values))
         axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
-        if is_numeric(values) and len(distinct) > CROWDED:
-            axis["values"] = distinct[:: len(distinct) // FEW]
         return channel(f"{values.name}:O", title=heading, sort=distinct, axis=axis)
     axis = alt.Axis(labelOverlap="greedy", tickCount=6)
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
     if side == "x":
         scale["nice"] = False
         scale["padding"] = 6
-    if percent or values.dropna().abs().max() >= MANY:
-        axis["format"] = ".0%" if percent else ".3~s"
-        if log and values.min() < 1:  # where the format has m for thousandths
-            axis["labelExpr"] = "datum.value < 1 ? datum.value : datum.label"
+    if percent:
+        axis["format"] = ".0%"
     elif log and side == "x":
         scale["base"] = 2
         axis["format"] = ","
-        ticks = sorted({*values.dropna().astype(float)})
-        if len(ticks) <= FEW and all(tick.is_integer() for tick in ticks):
-            axis["values"] = ticks
     if limits is not None:
         scale["domain"] = list(limits)
         scale["nice"] = False  # else Vega would widen the domain to round numbers
@@ -137,18 +127,14 @@ def build_series(
     """
     alt = altair()
     if is_numeric(table[series]):
-        values = sorted(table[series].dropna().unique().tolist())
-        bar = alt.Legend(title=words(series), orient="right", format=".3~s")
-        if len(values) <= len(PALETTE):  # else ticks are between the values
-            bar["values"] = values
+        bar = alt.Legend(title=words(series), orient="right")
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return [color, alt.Detail(f"{series}:N")]
     values = list(names or dict.fromkeys(table[series].astype(str)))
     entries = (values if isinstance(listed, bool) else list(listed))[: len(PALETTE)]
     legend = None
     if listed and len(entries) > 1:
-        columns = 2 if max(map(len, entries)) > LONG_NAME else 4
-        legend = alt.Legend(title=None, values=entries, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=columns)
+        legend = alt.Legend(title=None, values=entries, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=2)
         if kind == "line":
             legend["symbolType"] = "stroke"
             legend["symbolSize"] = 400
