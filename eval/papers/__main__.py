@@ -1,6 +1,6 @@
 """Run a table or figure of a paper, and print our numbers next to the published ones with differences.
 
-    probe-lab papers                                    the list: state, and what is missing here
+    probe-lab papers                                    the list, and how much is missing here
     probe-lab papers string/table1                      at full size
     probe-lab papers string/table1 --mini               the same quantities in miniature, on a CPU in minutes
     probe-lab papers string/table1 --dry_run            the commands, and what is missing
@@ -12,10 +12,9 @@ that the same command continues after Ctrl-C (exit status 75) or a crash. Where 
 why, and the others are printed. Models and data are those of eval/papers/needs.yaml.
 
 Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
-PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The commands print to stderr.
+PAPER-TABLE-mini, or to FOLDER of -o.
 """
 
-import json
 import re
 import shlex
 import sys
@@ -24,7 +23,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from eval.engine.command import printing_to_stderr
 from eval.engine.rows import Results, short_hash, to_text
 from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
@@ -37,9 +35,7 @@ from lab.sweep.planning import PlannedRun, plan, plan_command
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
-SPEC = CommandSpec(
-    description=__doc__, flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",), stopped=CONTINUES
-)
+SPEC = CommandSpec(description=__doc__, flags=("--list", "--mini", "--dry_run"), values=("-o",), stopped=CONTINUES)
 WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 
@@ -101,31 +97,21 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     """
     if table.missing_files:
         raise errors.DataError("\n".join(table.missing_files))
+    for arguments in list_training(table):
+        failure = None if is_trained(arguments) else run_command(arguments)
+        if failure is not None:
+            return [], [failure]
     finished = Results(folder / FINISHED, ("command",), {})
     failures: list[str] = []
     rows: list[Measured] = []
-    with printing_to_stderr():
-        for arguments in list_training(table):
-            failure = None if is_trained(arguments) else run_command(arguments)
-            if failure is not None:
-                failures.append(failure)
-                break
-        try:
-            rows += measured_rows(table, folder)
-        except errors.LabError:
-            # A row that starts from a model whose training failed has no commands.
-            if not failures:
-                raise
-        if not failures:
-            for row in rows:
-                failure = run_row(row, finished, folder)
-                if failure is not None:
-                    failures.append(failure)
-    if not failures:
-        return rows, failures
-    # The rows whose commands have all ended, in this call or in an earlier one.
-    ended = {row.get("command") for row in finished}
-    return [row for row in rows if row.commands and ended.issuperset(map(shlex.join, row.commands))], failures
+    # All commands are expanded before the first one runs, as a placeholder without a value is an error.
+    for row in list(measured_rows(table, folder)):
+        failure = run_row(row, finished, folder)
+        if failure is None:
+            rows.append(row)
+        else:
+            failures.append(failure)
+    return rows, failures
 
 
 def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
@@ -144,7 +130,7 @@ def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
 def run_command(arguments: Sequence[str], log: Path | None = None) -> str | None:
     """Run a command, add its output to a log if one is given, and return why it failed, in a line."""
     text = format_command(arguments)
-    show(text if log is None else f"{text}   output: {log}")
+    show(text if log is None else f"{text}   output: {log}", error=True)
     job = jobs.Job(text, [sys.executable, "-m", *arguments], log)
     status = jobs.run_jobs([job])
     if status == EXIT_STOPPED:
@@ -189,12 +175,10 @@ def work(args: Arguments) -> str | int:
     if options.dry_run:
         return "\n".join(dry_run(table, folder))
     rows, failures = run_table(table, folder)
-    cells = compare(table, rows, mini=options.mini)
-    with files.writing(f"-o {folder}", "folder"):
-        files.write_json(folder / RESULT, cells)
-    if options.json:
-        show(json.dumps(cells, indent=1))
-    else:
+    if rows:
+        cells = compare(table, rows, mini=options.mini)
+        with files.writing(f"-o {folder}", "folder"):
+            files.write_json(folder / RESULT, cells)
         show(f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}")
     for line in failures:
         show(line, error=True)
@@ -209,16 +193,12 @@ def result_folder(name: str, *, mini: bool) -> Path:
 
 
 def list_tables() -> str:
-    """List every table with the largest size at which it has been run here, and the number of missing files."""
+    """List every table with the number of missing files."""
     rows = []
     for name in names():
         table = read_table(name)
-        state = "not run"
-        for size in ("mini", "full"):
-            if (result_folder(name, mini=size == "mini") / RESULT).exists():
-                state = size
         what = shorten(table.title, WIDEST, placeholder=" ...")
-        rows.append({"table": name, "state": state, "missing here": f"{len(table.missing_files)}", "what": what})
+        rows.append({"table": name, "missing here": f"{len(table.missing_files)}", "what": what})
     return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 
 
