@@ -49,7 +49,7 @@ class RulerOptions(ChatOptions):
     """Tasks, with commas between them; default: all 13."""
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; default: powers of two from 4096 up to
-    the training window, or a smaller window, or the first power of two with room for all tasks."""
+    the training window, or a smaller window."""
     tests: Tests = 500
     """Tests of each task at each length."""
     haystack: PathText | None = None
@@ -97,18 +97,13 @@ class Ruler(Measure):
             self.budgets[task] = max(options.answer_budget or task.budget, least_budget)
         self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
-        longest_task = options.selected_tasks[0]
-        most = 0
+        least: dict[Task, int] = {}
         for task in Bar(options.selected_tasks, desc="drawing", leave=False):
             turns = [self.turn(task, shortest, index) for index in range(options.tests)]
-            least = task.least_length(self.writer, self.sources, turns)
-            if least > most:
-                longest_task, most = task, least
-        if most > shortest:
-            if options.lengths:
-                raise longest_task.too_short(shortest, most)
-            # The least power of two with room for the task that takes most.
-            self.lengths = [1 << (most - 1).bit_length()]
+            least[task] = task.least_length(self.writer, self.sources, turns)
+        longest_task = max(least, key=least.__getitem__)
+        if least[longest_task] > shortest:
+            raise longest_task.too_short(shortest, least[longest_task])
         # The longest tests may use up a source.
         for task in options.selected_tasks:
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
@@ -191,8 +186,7 @@ class Ruler(Measure):
         """Write a row for each task and category, a column for each length, and the stand-ins."""
         tasks = self.scores.pivot(index="task", columns="length", values="score").loc[self.scores["task"].unique()]
         whole = pd.concat([tasks, self.means]).rename_axis("task").rename(columns="{:,}".format)
-        which = "all 13 tasks" if len(tasks) == len(ALL) else f"{len(tasks)} of 13 tasks"
-        reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {which}"
+        reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {len(tasks)} of 13 tasks"
         title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
         if self.options.last:
             title += f", mean of {self.options.last} checkpoints"
