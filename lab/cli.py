@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
 USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
-OTHERWISE = {"train": "fit", "run": "fit", "eval": "probe", "test": "probe", "plot": "report"}  # what others call them
 PAGE = """# Commands and settings
 
 For readers who know what they want to run and look for its name: every command, every setting of a run and every
@@ -120,10 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show("".join(page()), end="")
         return 0
     if words[0] not in commands():
-        near = suggest(words[0], commands())
-        if words[0] in OTHERWISE:
-            near = f"did you mean {OTHERWISE[words[0]]}?"
-        show(f"{words[0]}: unknown command; {near}", error=True)
+        show(f"{words[0]}: unknown command; {suggest(words[0], commands())}", error=True)
         return EXIT_BAD_INPUT
     # The command's module runs as by `python -m`, and reads its arguments from sys.argv.
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]

@@ -106,9 +106,9 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
     ("words", "status", "start"),
     [
         (["--help"], 0, ""),
+        (["--version"], 0, ""),
         ([], 2, ""),
         (["positons"], 2, "positons: unknown command; did you mean positions?"),
-        (["train"], 2, "train: unknown command; did you mean fit?"),
         (["zzz"], 2, "zzz: unknown command; use one of: export, fit, "),
     ],
 )
@@ -117,6 +117,14 @@ def test_the_console_command_answers_mistakes(capsys, words, status, start):
     out, err = capsys.readouterr()
     assert err.startswith(start)
     assert bool(out) == (start == "")
+
+
+@pytest.mark.parametrize("name", ["distance", "reach"])
+def test_a_run_is_suggested_by_its_name(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs/cpu_demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main_of(name)(["cpu_demo"]) == 2
+    assert capsys.readouterr().err == "cpu_demo: no such folder; did you mean runs/cpu_demo?\n"
 
 
 SPEC = CommandSpec(flags=("--plot",), values=("-o",), lists=("--weights",))

@@ -2,7 +2,7 @@
 
     probe-lab sweep FILE [--jobs=2] [--seeds=5] [--dry_run] [--section.key=value ...]
 
-FILE is a YAML file of sweeps/ in wandb's format, of method grid or random; `wandb sweep FILE` runs the same:
+FILE is a YAML file of sweeps/ in wandb's format, of method grid; `wandb sweep FILE` runs the same:
 
     probe-lab sweep sweeps/windows_mini.yaml --dry_run              list the runs and their commands
     probe-lab sweep sweeps/windows_mini.yaml --jobs=2               two runs at once, each on half of the cores
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from lab.core.arguments import read_options
 from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
-from lab.core.errors import ConfigError, suggest
+from lab.core.errors import ConfigError
 from lab.core.launch import ALLOCATED, COPIES, RANKS, check_copies
 from lab.core.locks import LOCK_NAME, is_held
 from lab.core.schema import NonNegative, Positive, Section
@@ -43,9 +43,7 @@ class SweepOptions(Section):
     jobs: Positive = 1
     """Runs at once, each on its part of the cores unless train.threads is set."""
     seeds: Positive | None = None
-    """Seeds of a grid, from 0, in place of the file's values of run.seed."""
-    seed: NonNegative | None = None
-    """Seed of the draws of method: random; default: 0."""
+    """Seeds, from 0, in place of the file's values of run.seed."""
     index: NonNegative | None = None
     """Number of the only run to train, from 0 in the order of --dry_run."""
 
@@ -124,11 +122,8 @@ def work(args: Arguments) -> int:
     names = [field.name for field in fields(SweepOptions)]
     of_runs = dict(args.settings)
     own = {name: of_runs.pop(name) for name in names if name in of_runs}
-    # Every other key is a setting of the runs, unless it looks like a slip in one of the options above.
-    suggestions = {key: suggest(key, names, "-") for key in of_runs}
-    errors = [f"--{key}: unknown option; {near}" for key, near in suggestions.items() if near != "-"]
-    options = read_options(SweepOptions, own, errors)
-    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds, seed=options.seed)
+    options = read_options(SweepOptions, own)
+    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")

@@ -1,20 +1,17 @@
 """Read a sweep file in wandb's format and plan its runs, all checked before the first of them starts.
 
-A grid is the product of the values. The parameters are in the order of their names, and the last one varies fastest. A
-random sample takes each parameter's quantile at a uniform number between 0 and 1, in the same order
-(lab/sweep/parameter.py).
+A grid is the product of the values. The parameters are in the order of their names, and the last one varies fastest.
 
 ${env}, ${interpreter}, ${program} and ${args} in a sweep's command are replaced as wandb's agents replace them.
 ${interpreter} is this Python instead of `python`.
 
-Source: the package sweeps 0.3.0, grid_search.py, random_search.py and params.py; wandb 0.31, wandb_agent.py.
+Source: the package sweeps 0.3.0, grid_search.py and params.py; wandb 0.31, wandb_agent.py.
 """
 
 import copy
 import itertools
 import json
 import math
-import random
 import re
 import shlex
 import sys
@@ -33,7 +30,6 @@ from lab.core.plugins import check_trusted, load_plugins
 from lab.core.schema import Positive, Section, validated
 from lab.core.yaml import flatten, parse_yaml, part, read_yaml
 from lab.runs.folder import RunFolder
-from lab.sweep.parameter import Parameter, expand_nested
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 FIT = CommandSpec(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
@@ -47,10 +43,10 @@ NEEDS_SERVER = ("controller", "early_terminate", "imageuri", "job", "scheduler")
 class SweepFile(Section):
     """A sweep in wandb's format; `metric`, `name`, `description`, `project` and `entity` are wandb's own."""
 
-    method: Literal["grid", "random"]
-    """Every combination, or random draws; bayes needs wandb's server: wandb sweep FILE."""
-    parameters: dict[str, Parameter]
-    """Settings by dotted name, each with value, values, min and max, or a distribution; sections may be nested."""
+    method: Literal["grid"]
+    """Every combination; other methods draw values, which wandb's agents do: wandb sweep FILE."""
+    parameters: dict[str, tuple[Any, ...]]
+    """Values by the dotted name of a setting."""
     command: tuple[Any, ...]
     """Words of the command that starts a run; ${args} is replaced by the settings."""
     program: str = ""
@@ -64,35 +60,20 @@ class SweepFile(Section):
     entity: Any = None
 
     def rules(self) -> list[str]:
-        """Reject random samples without an end, grids over real numbers, and too many runs."""
+        """Reject a sweep over nothing, and too many runs."""
         if not self.parameters:
             return ["parameters={}: must hold settings by dotted name; for instance run.seed"]
-        size = self.run_cap
-        if self.method == "grid":
-            for name, parameter in self.parameters.items():
-                if not parameter.choices:
-                    return [f"parameters.{name}: has no list of values for method: grid; give values, or use random"]
-            combinations = math.prod(len(parameter.choices) for parameter in self.parameters.values())
-            size = min(combinations, self.run_cap or combinations)
-        if size is None:
-            return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
-        if size > MOST_RUNS:
+        size = math.prod(map(len, self.parameters.values()))
+        if min(size, self.run_cap or size) > MOST_RUNS:
             return [f"parameters: make more than {MOST_RUNS:,} runs; give fewer values, or lower run_cap"]
         return []
 
-    def settings(self, seed: int) -> Iterator[dict[str, Any]]:
-        """List the settings of every run; `seed` is that of random samples."""
+    def settings(self) -> Iterator[dict[str, Any]]:
+        """List the settings of every run."""
         # wandb's agents take the parameters in this order, too, so that run n is the same here and there.
         parameters = dict(sorted(self.parameters.items()))
-        if self.method == "grid":
-            rows = itertools.product(*[parameter.choices for parameter in parameters.values()])
-            for row in itertools.islice(rows, self.run_cap):
-                yield dict(zip(parameters, row, strict=True))
-            return
-        # One generator for all runs: a larger run_cap adds runs and changes none.
-        generator = random.Random(seed)
-        for _ in range(self.run_cap or 0):
-            yield {name: parameter.quantile(generator.random()) for name, parameter in parameters.items()}
+        for row in itertools.islice(itertools.product(*parameters.values()), self.run_cap):
+            yield dict(zip(parameters, row, strict=True))
 
 
 @dataclass(frozen=True)
@@ -126,25 +107,21 @@ class PlannedRun:
         return [*self.start, str(self.config), "--resume", *options]
 
 
-def plan(
-    path: Path, settings: Mapping[str, Any], *, seeds: int | None = None, seed: int | None = None
-) -> list[PlannedRun]:
+def plan(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -> list[PlannedRun]:
     """List the runs of a sweep file in order; `settings` replace those of the file's command.
 
-    `seeds` is the number of seeds of a grid, from 0, and `seed` that of random samples.
+    `seeds` is the number of seeds, from 0, in place of the file's.
 
     Raises: ConfigError with a line for each message of any run.
     """
     file = read_sweep(path, seeds)
-    if seed is not None and file.method == "grid":
-        raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
     for key in flatten(dict(settings)).keys() & flatten(dict(file.parameters)).keys():
         raise ConfigError(f"--{key}={settings[key]}: is a parameter of the sweep; leave it out")
     runs: dict[Path, PlannedRun] = {}
     errors: dict[str, str] = {}
-    for swept in file.settings(seed or 0):
+    for swept in file.settings():
         try:
-            run = plan_command(file.command, {**swept, **settings}, swept, file.program, path)
+            run = plan_command(file.command, {**swept, **settings}, swept, file.program)
         except ConfigError as error:
             # Many runs have the same message with other values: the key has no value, so that one line is printed.
             for message in error.errors:
@@ -165,31 +142,50 @@ def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
     Raises: ConfigError.
     """
     values = read_yaml(path)
-    if "parameters" not in values and {"model", "data", "train"} & values.keys():
-        raise ConfigError(f"{path}: is a config, and not a sweep; run probe-lab fit {path}")
     for key in NEEDS_SERVER:
         if key in values:
             fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
             raise ConfigError(f"{key}: needs wandb's server; {fix}")
     if isinstance(values.get("parameters"), dict):
-        values["parameters"] = expand_nested(values["parameters"])
+        values["parameters"] = read_parameters(values["parameters"])
     if seeds is not None:
         # No more than are needed for the error of too many runs: a list of 10^9 numbers would fill the memory.
-        part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+        part(values, "parameters")["run.seed"] = list(range(min(seeds, MOST_RUNS + 1)))
     return validated(SweepFile, values)
 
 
-def plan_command(
-    command: Sequence[Any],
-    settings: Mapping[str, Any],
-    swept: Mapping[str, Any],
-    program: str = "",
-    sweep: Path | None = None,
-) -> PlannedRun:
-    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
+def read_parameters(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+    """List the values of each parameter by the dotted name of its setting; those of nested sections, too.
 
-    `sweep` is the file that names the command.
+    Example:
+        >>> read_parameters({"optim": {"parameters": {"lr": {"value": 0.1}}}, "run.seed": {"values": [1, 2]}})
+        {'optim.lr': [0.1], 'run.seed': [1, 2]}
+
+    Raises: ConfigError for a parameter without values, or one that is nested and dotted.
     """
+    found: dict[str, list[Any]] = {}
+    for name, parameter in parameters.items():
+        dotted = f"{prefix}{name}"
+        match parameter:
+            case {"parameters": dict(nested)} if len(parameter) == 1:
+                added = read_parameters(nested, f"{dotted}.")
+            case {"value": value} if len(parameter) == 1:
+                added = {dotted: [value]}
+            case {"values": [_, *_] as values} if len(parameter) == 1:
+                added = {dotted: values}
+            case _:
+                fix = "write its values, or let wandb's agents draw them: wandb sweep FILE"
+                raise ConfigError(f"parameters.{dotted}={abbreviate(parameter)}: must have value or values; {fix}")
+        for repeated in sorted(found.keys() & added.keys()):
+            raise ConfigError(f"parameters.{repeated}: is there twice, nested and dotted; remove one of them")
+        found |= added
+    return found
+
+
+def plan_command(
+    command: Sequence[Any], settings: Mapping[str, Any], swept: Mapping[str, Any], program: str = ""
+) -> PlannedRun:
+    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
     macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
     # ${args} is where an agent puts the settings, which here follow the command.
     words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
@@ -203,9 +199,6 @@ def plan_command(
     read.settings.pop(FOR_WANDB, None)
     chosen = {"run.name": AUTO, **read.settings, **settings}
     config = Path(read.positional[0])
-    for folder in sweep.resolve().parents if sweep is not None and not config.exists() else ():
-        if (folder / config).is_file():
-            raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")
     experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
