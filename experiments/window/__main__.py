@@ -1,8 +1,8 @@
 """Train and evaluate the experiments of docs/findings.md, or print and plot their results.
 
-    python -m experiments.window [STAGE ...] [--jobs=1] [--seeds=N]    train what is missing and record it
-    python -m experiments.window --short [--jobs=2]                    one seed of W, windows 384 and 768
-    python -m experiments.window --results [-o FOLDER]                 tables, verdicts and pictures of the records
+    python -m experiments.window [STAGE ...] [--jobs=1]    train what is missing and record it
+    python -m experiments.window --short [--jobs=2]        one seed of W, windows 384 and 768
+    python -m experiments.window --results [-o FOLDER]     tables, verdicts and pictures of the records
 
 STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M and W_larger (experiments/window/plans.py); without any, all run in
 this order. Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the
@@ -40,7 +40,7 @@ from experiments.window.texts import write_texts
 from lab.core.errors import LabError
 from lab.core.files import write_json
 from lab.model.devices import cpuinfo
-from lab.runs.tables import unpacked
+from lab.runs.tables import ENDING, unpacked
 from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun
 
@@ -50,12 +50,11 @@ PROCESSOR = ("model name", "cpu family", "model", "stepping")
 SHORT = ("384", "768")  # branches of W_1M
 
 
-def main() -> int:
-    """Run the command line and return the exit status."""
+def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"one of {', '.join(STAGES)}")
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--results", action="store_true")
     parser.add_argument("-o", dest="folder", type=Path)
@@ -63,33 +62,29 @@ def main() -> int:
     # Python 3.11 rejects no argument if it has choices of several.
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"{min(unknown)}: must be one of {', '.join(STAGES)}; name one of them")
+    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.results:
         try:
             describe(read_records(RECORDS), options.folder)
         except LabError as error:
             parser.error(str(error))
-        return 0
-    os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
-    if options.short:
+    elif options.short:
         folder = Path("runs/window_short")
         print(f"W_1M, one seed, in {folder}: a base model, then two windows; 6 minutes on two cores", flush=True)
-        status, runs = run_seed("W_1M", STAGES["W_1M"].seeds[0], folder, options.jobs or 2, SHORT)
-        if not status:
-            describe(collect(run.path for run in runs))
-        return status
-    for name in options.stages or STAGES:
-        if status := run_stage(name, options.seeds, options.jobs or 1):
-            return status
-    return 0
+        runs = run_seed("W_1M", STAGES["W_1M"].seeds[0], folder, options.jobs or 2, SHORT)
+        describe(collect(run.path for run in runs))
+    else:
+        for name in options.stages or STAGES:
+            run_stage(name, options.jobs or 1)
 
 
-def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
+def run_stage(name: str, jobs: int) -> None:
     """Train, evaluate and record the seeds of a stage that are not recorded."""
     stage = STAGES[name]
-    table = RECORDS / f"{name}.jsonl.xz"
-    n_used, n_wanted = 0, min(n_seeds or stage.n_seeds, stage.n_seeds)
+    table = RECORDS / f"{name}{ENDING}"
+    n_used = 0
     for seed in stage.seeds:
-        if n_used == n_wanted:
+        if n_used == stage.n_seeds:
             break
         with unpacked([table] if table.exists() else []) as before:
             recorded = {run.name: run for run in before}
@@ -100,65 +95,56 @@ def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
             if f"{stage.bases}-{seed}-base_{MOST_BASES}" in recorded:  # without branches: it was not used
                 continue
             print(f"{name}, seed {seed}", flush=True)
-            status, runs = run_seed(name, seed, RUNS, jobs)
-            if status:
-                return status
+            runs = run_seed(name, seed, RUNS, jobs)
             n_used += any(run.path.name.startswith(f"{name}-") for run in runs)
             # A run that was recorded before is recorded once, as it is now.
             for run in runs:
                 recorded[run.path.name] = run.path
             pack(recorded.values(), table)
-    return 0
 
 
-def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = ()) -> tuple[int, list[PlannedRun]]:
-    """Train and evaluate a base model and its branches, all or those chosen; return the status and what to record."""
+def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = ()) -> list[PlannedRun]:
+    """Train and evaluate a base model and its branches, all or those chosen; return the runs to record."""
     stage = STAGES[name]
     texts = text_folder(folder, seed)
     if stage.bases == "S2" and not (texts / "tokenizer.json").exists():
         write_texts(texts, seed)
     base = plan_base(name, seed, folder)
-    bases: list[PlannedRun] = []
-    while True:
-        # Signed before training: the predictions are older than the result.
-        sign(base, stage)
-        if status := train([base], 1) or evaluate(name, [base], 1):
-            return status, []
-        bases.append(base)
+    bases: list[PlannedRun] = []  # that this stage records, with its continuations
+    for number in range(1, MOST_BASES + 1):
+        if number > 1:
+            base = plan_continued(name, seed, base, number, folder)
+        train_and_test(name, [base], 1)
+        if is_first(name):
+            bases.append(base)
         if not stage.needs_retrieval or has_acquired(base.path):
             break
         print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
-        if len(bases) == MOST_BASES:
-            return 0, bases if is_first(name) else []
-        base = plan_continued(name, seed, base, len(bases) + 1, folder)
+    else:
+        return bases
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]
-    for run in branches:
-        sign(run, stage)
-    status = train(branches, jobs) or evaluate(name, branches, jobs)
-    return status, [*bases, *branches] if is_first(name) else branches
+    train_and_test(name, branches, jobs)
+    return [*bases, *branches]
 
 
-def train(runs: Sequence[PlannedRun], jobs: int) -> int:
-    """Train the runs that are not finished, `jobs` at once, and return the exit status."""
-    unfinished = []
+def train_and_test(name: str, runs: Sequence[PlannedRun], jobs: int) -> None:
+    """Train the runs that are not finished, and test those that have not been tested, `jobs` at once.
+
+    Raises: SystemExit with the status of a run that failed or was stopped.
+    """
+    unfinished, untested = [], []
     for run in runs:
+        # Signed before training: the predictions are older than the result.
+        sign(run, STAGES[name])
         if not is_finished(run.experiment):
-            # The log of a run is opened before its process makes the folder.
-            run.path.mkdir(parents=True, exist_ok=True)
             unfinished.append(Job(run.path.name, run.words(jobs), run.path / "fit.log"))
-    return run_jobs(unfinished, jobs)
-
-
-def evaluate(name: str, runs: Sequence[PlannedRun], jobs: int) -> int:
-    """Test the runs of a stage that have not been tested, `jobs` at once, and return the exit status."""
-    untested = []
-    for run in runs:
         if not any(run.path.glob("eval/distance*.jsonl")):
             words = [sys.executable, "-m", "eval.distance", str(run.path), *evaluation_options(name, run)]
             untested.append(Job(run.path.name, words, run.path / "distance.log"))
-    return run_jobs(untested, jobs)
+    if status := run_jobs(unfinished, jobs) or run_jobs(untested, jobs):
+        raise SystemExit(status)
 
 
 def sign(run: PlannedRun, stage: Stage) -> None:
@@ -181,4 +167,4 @@ def describe_processor() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

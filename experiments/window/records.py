@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.window.plans import STAGES, methods_at
+from experiments.window.plans import methods_at
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
 from lab.probe.reach import recompute_reach
-from lab.runs.tables import unpacked
+from lab.runs.tables import ENDING, unpacked
 
-FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")  # of a run, in a table
+FILES = (  # of a run, in a table
+    *("config.yaml", "environment.json", "provenance.json", "probes.jsonl"),
+    *("counts.npz", "counts/*.npz", "eval/**/*.jsonl"),
+)
 UNREAD = ("supervised", "g_unweighted")  # arrays of counts.npz that no command reads of tables, half of its size
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
@@ -39,7 +42,7 @@ def read_records(folder: Path) -> Records:
 
     Raises: ConfigError if there are none.
     """
-    tables = [table for name in STAGES if (table := folder / f"{name}.jsonl.xz").exists()]
+    tables = sorted(folder.glob(f"*{ENDING}"))
     if not tables:
         raise ConfigError(f"--results: {folder} has no records; train the runs first, without --results")
     with unpacked(tables) as places:
@@ -120,23 +123,15 @@ def pack(runs: Iterable[Path], table: Path) -> None:
 
 
 def read_files(run: Path) -> Iterator[dict[str, Any]]:
-    """Go through a run folder's files, results in the order in which they were written, without single tests."""
-    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
-    # eval.report prefers later results, so that their order is kept.
-    results.sort(key=lambda path: (path.stat().st_mtime, path.name))
-    for path in [*(run / name for name in FILES), *sorted(run.glob("counts/*.npz")), *results]:
-        file = path.relative_to(run).as_posix()
-        if not path.exists():
-            continue
-        if path.suffix == ".npz":
-            with np.load(path) as saved:
-                arrays = {name: saved[name].tolist() for name in saved if name not in UNREAD}
-            # Of the rest of this array no command reads anything.
-            if "supervised_f" in arrays:
-                arrays["supervised_f"] = arrays["supervised_f"][:1]  # the number of targets
-            yield {"file": file, "arrays": arrays}
-        elif path.suffix == ".jsonl":
-            for line in path.read_text("utf-8").splitlines():
-                yield {"file": file, "row": json.loads(line)}
-        else:
-            yield {"file": file, "text": path.read_text("utf-8")}
+    """Go through a run folder's files, without those of single tests."""
+    for pattern in FILES:
+        for path in sorted(run.glob(pattern)):
+            file = path.relative_to(run).as_posix()
+            if path.suffix == ".npz":
+                with np.load(path) as saved:
+                    yield {"file": file, "arrays": {name: saved[name].tolist() for name in saved if name not in UNREAD}}
+            elif path.suffix != ".jsonl":
+                yield {"file": file, "text": path.read_text("utf-8")}
+            elif not path.name.startswith("tests-"):
+                for line in path.read_text("utf-8").splitlines():
+                    yield {"file": file, "row": json.loads(line)}

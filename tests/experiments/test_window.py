@@ -198,13 +198,12 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
     monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
     trained = []
 
-    def train(runs, jobs):
+    def train(name, runs, jobs):
         for run in runs:
             trained.append(run.path.name)
             late = {"W-12-base", "W-12-base_2"}
             share = 0.3 if run.path.name in late or "-11-" in run.path.name else 0.5
             record(run.path.parent, run.path.name, 192, {"rope+plain": {24: 0.5, 176: share}})
-        return 0
 
     def branch_of(name, seed, base, folder):
         return [plan_run(f"{name}-{seed}-192", seed, {}, seed, folder)]
@@ -212,13 +211,12 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
     def continued(name, seed, base, number, folder):
         return plan_run(f"W-{seed}-base_{number}", seed, {}, seed, folder)
 
-    monkeypatch.setattr(command, "train", train)
-    monkeypatch.setattr(command, "evaluate", lambda name, runs, jobs: 0)
-    monkeypatch.setattr(command, "sign", lambda run, stage: None)
+    monkeypatch.setattr(command, "train_and_test", train)
+    monkeypatch.setitem(STAGES, "W_1M", STAGES["W_1M"]._replace(n_seeds=2))
     monkeypatch.setattr(command, "plan_branches", branch_of)
     monkeypatch.setattr(command, "plan_continued", continued)
     for _ in range(2):  # the second time nothing is left to do
-        assert command.run_stage("W_1M", 2, 1) == 0
+        command.run_stage("W_1M", 1)
         first = ["W-10-base", "W_1M-10-192"]
         second = ["W-11-base", "W-11-base_2", "W-11-base_3", "W-11-base_4"]
         third = ["W-12-base", "W-12-base_2", "W-12-base_3", "W_1M-12-192"]
