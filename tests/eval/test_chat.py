@@ -127,14 +127,14 @@ OWN = {"no_bos": SAID, "bos": BOS + SAID, "two_bos": BOS + BOS + SAID, "bos_insi
 
 @pytest.mark.parametrize("template", OWN)
 @pytest.mark.parametrize("adds", [True, False], ids=["adds_bos", "adds_none"])
-@pytest.mark.parametrize("form", ["jinja", "config", "named"])
+@pytest.mark.parametrize("form", ["jinja", "config", "named", "additional"])
 def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, hugging_face_folder, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
     tokenizer = json.loads(bpe.to_str())
     tokenizer["post_processor"] = tokenizer["post_processor"] if adds else None
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    own = {"jinja": None, "config": OWN[template], "named": [{"name": "default", "template": OWN[template]}]}[form]
+    own = {"config": OWN[template], "named": [{"name": "default", "template": OWN[template]}]}.get(form)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": {"content": "<bos>", "__type": "AddedToken"},
@@ -144,7 +144,10 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": own} if own else {})))
     if own is None:
-        (folder / "chat_template.jinja").write_text(OWN[template])
+        (folder / "chat_template.jinja").write_text(OWN[template] if form == "jinja" else "other")
+    if form == "additional":
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "default.jinja").write_text(OWN[template])
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     subject = build_subject(open_model(folder), folder, torch.device("cpu"))
     writer = LinesOptions(apply_chat_template=True).writer(subject)
@@ -181,6 +184,14 @@ def test_a_marker_that_tokenizer_json_lacks_is_refused(key, bpe, hugging_face_fo
                 LinesOptions(apply_chat_template=True).writer(subject)
         else:
             LinesOptions(apply_chat_template=True).writer(subject)
+
+
+def test_a_folder_with_additional_templates_alone_has_no_default_as_in_transformers(hugging_face_folder, tmp_path):
+    folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    assert open_model(folder).chat_template is None
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{{ messages }}", None])

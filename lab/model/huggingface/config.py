@@ -118,12 +118,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_chat_template(folder: Path) -> str | None:
     """Read a folder's chat template, of several the one named default; None if it has none."""
-    file = folder / "chat_template.jinja"  # wins, as in transformers
-    if file.is_file():
-        try:
-            return file.read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file}: cannot be read ({error}); copy the folder again") from error
+    additional = folder / "additional_chat_templates"
+    for file in (additional / "default.jinja", folder / "chat_template.jinja"):  # as in transformers, files win
+        if file.is_file():
+            try:
+                return file.read_text("utf-8")
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{file}: cannot be read ({error}); copy the folder again") from error
+    if any(additional.glob("*.jinja")):  # for tools, for instance: transformers then has no default either
+        return None
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
     if not isinstance(template, list):
         return template
