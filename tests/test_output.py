@@ -118,7 +118,7 @@ def test_a_limit_of_file_sizes_is_one_line(place, tmp_path, module):
     done = python("-c", LIMITED, "60000", module, *words)
     assert done.returncode == 2, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "File too large" in line]
-    assert "bytes are free" in line
+    assert "; raise `ulimit -f`" in line
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "exported").exists()
 

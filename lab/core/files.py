@@ -75,8 +75,10 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
 def disk_error(path: Path, needed: int | None, reason: str) -> str:
     """Describe how much space a write needs, how much is free, and what to do."""
     wants = "more" if needed is None else f"{needed:,} bytes"
-    fix = f"make room on this disk, or check it, and {AGAIN}"
-    return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {fix}"
+    fix = "make room on this disk, or check it"
+    if os.strerror(errno.EFBIG) in reason:
+        fix = "raise `ulimit -f`, the limit of file sizes"
+    return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {fix}, and {AGAIN}"
 
 
 def free_bytes(path: Path) -> int:

@@ -178,8 +178,12 @@ class Shard:
             for kind, dtype in types.items():
                 name = f"{split}.{kind}.bin"
                 if name in manifest["files"]:
-                    # slices of an ndarray are made faster than those of a memmap
-                    maps[kind] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
+                    try:
+                        # slices of an ndarray are made faster than those of a memmap
+                        maps[kind] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
+                    except OSError as error:  # a map that finds too many open files does not name its own
+                        error.filename = folder / name
+                        raise
             tokens = maps["tokens"]
             scored = maps.get("scored", np.broadcast_to(np.uint8(1), tokens.shape))
             shard = cls(folder, split, manifest, tokens, scored, maps["ends"], maps["sources"], maps.get("bytes"))

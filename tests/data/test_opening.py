@@ -2,6 +2,7 @@
 
 import itertools
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,3 +114,17 @@ def test_more_shards_than_the_soft_limit_of_open_files_are_mapped(tmp_path):
         assert TokenStore.open(tmp_path, "train").n_tokens == 60
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("limit", [100, 101])
+def test_a_limit_of_open_files_that_is_too_low_names_a_file(tmp_path, monkeypatch, limit):
+    make_store(tmp_path, [[[number + 1]] for number in range(60)])
+    monkeypatch.setattr("lab.data.shards.allow_open_files", lambda: None)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            TokenStore.open(tmp_path, "train")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert Path(caught.value.filename).is_file()
