@@ -9,7 +9,7 @@ find none are told apart too. Targets without evidence have a line of their own,
 
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
-    probe-lab recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
+    probe-lab recall runs/cpu_demo --targets=1000
     probe-lab recall runs/cpu_demo --evidence=asked
     probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
@@ -21,17 +21,15 @@ Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distance
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge
 from tokenizers import Tokenizer
 
 from eval.engine import command, texts
 from eval.engine.rows import columns_text, limits
 from lab.core.arguments import parse_method
-from lab.core.chart import plot_rows, vconcat
+from lab.core.chart import plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.schema import PathText, Tests, validated
@@ -46,7 +44,6 @@ from lab.evidence.methods import Evidence, Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 
 NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
-Edge = Annotated[int, Ge(2)]  # behind which a token is left to predict from
 WITHOUT = (
     "without evidence {score:.3f} nats, within {low:.3f} to {high:.3f}, {right_whole:.1%} right; "
     "{n:,} targets of {documents:,} documents"
@@ -69,8 +66,6 @@ COLUMNS = (
 class RecallOptions(command.DrawnOptions):
     """Options of this command."""
 
-    bins: tuple[Edge, ...] | None = None
-    """First distance of each bin in tokens, rising, with commas between them; default: half octaves."""
     targets: Tests = 300
     """Targets of each bin, at most."""
     evidence: str | None = None
@@ -94,9 +89,6 @@ class Recall(texts.OnTexts):
         """
         options, model = self.options, self.subject.model
         window = model.train_len
-        edges = options.bins or half_octaves(window)
-        if list(edges) != sorted({*edges}) or edges[-1] > window:
-            raise ConfigError(f"--bins={edges}: must rise, up to the training window of {window}; correct it")
         self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
@@ -110,7 +102,7 @@ class Recall(texts.OnTexts):
             self.documents,
             self.evidence,
             window=window,
-            edges=edges,
+            edges=half_octaves(window),
             most=options.targets,
             seed=options.seed,
             stored=stored,
@@ -119,7 +111,7 @@ class Recall(texts.OnTexts):
         )
         if not any(target.distance for target in self.test.targets):
             rule = f"no bin has {FEWEST} targets with evidence in two of its {len(documents)} documents"
-            raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
+            raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text")
 
     def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
@@ -166,16 +158,18 @@ class Recall(texts.OnTexts):
         return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *without])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the gain with its limits; below, the share right with each context."""
-        bins = [row for row in rows if row["metric"] == "recall"]
-        plot = partial(plot_rows, log_x=True, x_title="distance of the evidence (tokens)")
-        title = self.title().replace("; ", "\n")
-        gains = plot(bins, "middle", "score", title=title, low="low", high="high", y_title="gain (nats)")
-        right = []
-        for field, context in (("right_whole", "whole context"), ("right_cut", "cut behind the evidence")):
-            for row in bins:
-                right.append({**row, "right": row[field], "context": context})
-        return vconcat(gains, plot(right, "middle", "right", "context", percent=True, y_title="targets right"))
+        """Draw the gain with its limits."""
+        return plot_rows(
+            [row for row in rows if row["metric"] == "recall"],
+            "middle",
+            "score",
+            title=self.title().replace("; ", "\n"),
+            low="low",
+            high="high",
+            log_x=True,
+            x_title="distance of the evidence (tokens)",
+            y_title="gain (nats)",
+        )
 
 
 def read_labels(data: DataConfig, tokenizer: Tokenizer) -> IntArray | None:

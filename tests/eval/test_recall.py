@@ -9,9 +9,10 @@ import torch
 
 from eval.recall import main
 from lab.evidence.methods import Repeat
+from lab.probe.recall import half_octaves
 from tests.evidence import brute
 
-QUICK = ["--targets=9999", "--bins=2,8,16,32", "-o", "out", "--json"]
+QUICK = ["--targets=9999", "-o", "out", "--json"]
 
 
 def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch, capsys):
@@ -39,7 +40,7 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
                     pair = [ids[:place], ids[place - d + 1 : place]]
                     logits = [theirs(torch.tensor([context])).logits[0, -1] for context in pair]
                     nats = [-float(each.log_softmax(-1)[ids[place]]) for each in logits]
-                    losses.get(max(edge for edge in (2, 8, 16, 32) if edge <= d), []).append(nats)
+                    losses.get(max(edge for edge in half_octaves(own["window"]) if edge <= d), []).append(nats)
                 elif not d:
                     logits = theirs(torch.tensor([ids[:place]])).logits[0, -1]
                     without.append((-float(logits.log_softmax(-1)[ids[place]]), int(logits.argmax()) == ids[place]))
@@ -58,5 +59,5 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
 def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([str(run_folder), f"--text={text_file}"]) == 2
-    rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text, or other bins"
+    rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text"
     assert capsys.readouterr().err.splitlines()[-1] == f"--text={text_file}: {rule}"
