@@ -1,6 +1,6 @@
 """Count what a corpus asks for: targets by the distance of their evidence, and how often training attends across it.
 
-    probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--evidence=METHOD] [--section.key=value ...] [--plot]
+    probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--section.key=value ...] [--plot]
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
 nearest evidence lies d tokens back (lab/counts/rows.py). Of a CONFIG, both are counted in the first packs of its
@@ -8,7 +8,7 @@ run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a
 data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
     probe-lab demand configs/cpu_demo.yaml --plot
-    probe-lab demand configs/cpu_demo.yaml --evidence=repeat:tokens=4 --tokens=1e6
+    probe-lab demand configs/cpu_demo.yaml --evidence.tokens=4 --tokens=1e6
     probe-lab demand runs/cpu_demo
     probe-lab demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
@@ -17,7 +17,7 @@ Targets without a loss do not count. If weights make a difference, g of all scor
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from glob import has_magic
 from pathlib import Path
@@ -31,7 +31,7 @@ from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.rows import Result, to_text
 from lab import config
 from lab.core import command, launch, schema
-from lab.core.arguments import parse_method, read_options, settings_lines
+from lab.core.arguments import read_options, settings_lines
 from lab.core.chart import plot_rows
 from lab.core.errors import ConfigError
 from lab.core.types import Row
@@ -48,8 +48,6 @@ NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids"
 HEADS = {  # in the table, of several words, apart from each other
     "g_unweighted": "  g without weights",
     "g_by_ids": "  g by ids",
-    "g_per_million": "  g per million targets",
-    "g_share": "  of those with evidence",
     "g_or_farther": "  g from here on",
 }
 
@@ -60,20 +58,18 @@ class DemandOptions(schema.Section):
 
     tokens: Annotated[float, Ge(1), Le(1e12)] | None = None
     """Tokens to read, a pack more at most; default: those of the run or the TEXT, 3,000,000 at most."""
-    evidence: str | None = None
-    """Evidence method, NAME or NAME:parameter=value,...; default: that of the settings."""
 
 
 def report(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place = request.model
     settings = dict(request.options)
-    own = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}
+    own = {"tokens": settings.pop("tokens")} if "tokens" in settings else {}
     options = read_options(DemandOptions, own)
     if (place / source.CONFIG).is_file():
         if request.options:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
-            raise ConfigError(*[f"--{name}: {rule}" for name in {**own, **settings}])
+            raise ConfigError(*[f"--{name}: {rule}" for name in request.options])
         experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:
@@ -91,10 +87,9 @@ def report(request: Request) -> Result:
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
-    bins, text = tabulate(profiles, counts.targets)
+    bins, text = tabulate(profiles)
     name = place.name if place.is_dir() else place.stem
-    if has_magic(name):
-        name = f"{place.parent.name}-{name}".replace("*", "all")
+    name = name.replace("*", "all")  # of a pattern
     rows: list[Row] = [{"metric": "counted", **sums, "evidence": evidence}]
     for row in bins.to_dict("records"):
         rows.append({"metric": "demand", **row})
@@ -114,10 +109,6 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
         if window := overrides.get("data.window"):
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
     settings |= overrides
-    if options.evidence is not None:
-        named = parse_method(options.evidence, "--evidence")
-        for key, value in named.items():
-            settings[f"evidence.{key}"] = value
     experiment = config.load_experiment(BASE if is_text else place, settings)
     data = module.PackedData(experiment)
     if is_text:
@@ -147,20 +138,18 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     return experiment, saved
 
 
-def tabulate(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:
-    """Tabulate bins of distances, also as text: f and g, g as shares, and the targets that ask for a bin or farther."""
+def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
+    """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or farther."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
     rows.insert(0, "from", edges[:-1])
     rows.insert(1, "to", np.array(edges[1:]) - 1)
-    rows["g_per_million"] = 1e6 * rows["g"] / max(1, targets)
-    rows["g_share"] = rows["g"] / max(1, rows["g"].sum())
     rows["g_or_farther"] = rows["g"][::-1].cumsum()
     distances = []
     for low, high in zip(rows["from"], rows["to"], strict=True):
         distances.append(f"{low:,}" if low == high else f"{low:,}-{high:,}")
     lines = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
-    return rows, to_text(lines, dict.fromkeys(lines, ",.0f") | {HEADS["g_share"]: ".1%"})
+    return rows, to_text(lines, ",.0f")
 
 
 def chart(profiles: Mapping[str, Any], title: str) -> Any:

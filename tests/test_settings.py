@@ -31,7 +31,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "position.distance.leak": "the contract: leaky_rerope(window, leak)",
     "skip.selection": "probe-lab longrecipe, which sets it in the extension",
     "evidence.method": "docs/methods.md: the methods compared by asked",
-    "evidence.tokens": "probe-lab demand --evidence=repeat:tokens=4",
+    "evidence.tokens": "probe-lab demand --evidence.tokens=4",
     "evidence.least": "docs/methods.md: the table of suffix by what must match",
     "weights.distance": "docs/demand.md: the branches of S1",
     "weights.control": "docs/demand.md: near-masked branches and matched controls",
