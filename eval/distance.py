@@ -33,9 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Gt, Lt
+from typing import Any
 
 from eval.engine import command, methods, needles, run
 from eval.engine.rows import columns_text, limits, pivot, short_hash, to_text
@@ -65,8 +63,6 @@ class DistanceOptions(needles.OneNumberOptions):
     """Further lengths that prompt and answer fill, in tokens, at which the accuracy is measured; default: none."""
     threshold: Share = 0.8
     """Retrieval accuracy that must hold within reach."""
-    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Minimum probability that the limits contain the true accuracy."""
     batch: Tests | None = None
     """Tests that generate side by side; default: as in the run's own probe, or 64."""
 

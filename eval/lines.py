@@ -104,19 +104,6 @@ def name_range(least: int, most: int) -> str:
     return "long" if least > LONG else "between"
 
 
-def format_range(lines: Row) -> str:
-    """Write the numbers of lines of the shortest and the longest test.
-
-    Example:
-        >>> format_range({"least": 980, "most": 1020}), format_range({"least": 7, "most": 7})
-        ('980-1,020', '7')
-    """
-    least = f"{lines['least']:,}"
-    if lines["least"] == lines["most"]:
-        return least
-    return f"{least}-{lines['most']:,}"
-
-
 class LineRetrieval(run.Measure):
     """The share of lines found by the length of the record."""
 
@@ -126,7 +113,7 @@ class LineRetrieval(run.Measure):
     alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
     named_by = (*subject.SUBJECT, *alike, "asked")
     columns = (
-        ("lines", lambda row: format_range(row["lines"]), ""),
+        ("lines", lambda row: row["lines"]["most"], ","),
         ("tokens", "length", ","),
         ("range", "range", ""),
         ("score (%)", lambda row: 100 * row["score"], ".1f"),
@@ -141,8 +128,7 @@ class LineRetrieval(run.Measure):
         fixed = max([len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests)])
         window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
-        most = self.subject.most_tokens
-        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends, most)
+        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
 
     def case(self, index: int, lines: int) -> TextCase:
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)

@@ -158,7 +158,7 @@ class Passkey(run.Measure):
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
-        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), self.budget, ends, subject.most_tokens)
+        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         n_tokens = self.lengths[-1] - self.budget - fixed[0]
         needles.check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 

@@ -228,11 +228,6 @@ class Perplexity(Measure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
         first = rows[0]
-        scores = [row["score"] for row in rows]
-        least, most = min(scores), max(scores)
-        # The axis follows the scores: their intervals may be far wider than what differs.
-        spread = max(most - least, 0.02 * most)
-        far_apart = most > 10 * least
         title = f"{first['protocol']}, stride {first['stride']}; {first['n']} documents ({first['source']})"
         if first["low"] is not None:
             title += ", 95% over documents"
@@ -241,8 +236,6 @@ class Perplexity(Measure):
             "perplexity",
             title,
             x_title="context length (tokens)",
-            log_y=far_apart,
-            y_limits=None if far_apart else (least - spread, most + spread),
         )
 
 

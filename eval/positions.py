@@ -48,7 +48,7 @@ from lab.core.errors import ConfigError, look_up
 from lab.core.types import FloatArray, IntArray, Row
 from lab.counts import PositionCounts
 from lab.data.selecting import split_sentences
-from lab.positions import DISTANCE_METHODS, Distance, dca
+from lab.positions import DISTANCE_METHODS, Distance
 from lab.skip import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
@@ -144,19 +144,8 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """Return a method's parameters, with derived defaults and without those that are off.
-
-    Example:
-        >>> resolved(dca.Dca(train_len=8))
-        {'train_len': 8, 'chunk': 6, 'window': 2}
-    """
-    parameters = asdict(config)
-    del parameters["method"]
-    if isinstance(config, dca.Dca):
-        parameters["chunk"] = config.s
-        if config.parts == "all":
-            parameters |= {"window": config.w, "parts": None}
-    return {name: value for name, value in parameters.items() if value is not None}
+    """Return a method's parameters, without those that are off."""
+    return {name: value for name, value in asdict(config).items() if value is not None and name != "method"}
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:

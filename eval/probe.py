@@ -216,15 +216,11 @@ class ByMethod(needles.NeedleMeasure):
         return row, passed
 
     def store_row(self, row: Row) -> Row:
-        """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
+        """Add a row unless it is known, with its comparison to rope if there is one."""
         before = self.results.find(row)
-        if before is None:
-            return self.results.add(row)
-        for name in ("versus_rope", "seconds"):
-            row[name] = row[name] or before.get(name)
-        # The same numbers of another commit or machine are no new result.
-        origin = {name: before.get(name) for name in ("commit", "hardware")}
-        return row if {**row, **origin} == before else self.results.add(row)
+        if before is not None and (before["versus_rope"] or row["versus_rope"] is None):
+            return before
+        return self.results.add(row)
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""

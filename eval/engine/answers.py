@@ -77,20 +77,15 @@ def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_
     return budget
 
 
-def choose_lengths(
-    asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int], most: int | None = None
-) -> list[int]:
+def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int]) -> list[int]:
     """Choose lengths with room for fixed parts and answer, rising: as requested, or powers of two between the `ends`.
 
-    Raises: ConfigError for a requested length that is too short, or a model whose `most` positions are too few; `what`
-        names the tests.
+    Raises: ConfigError for a requested length that is too short; `what` names the tests.
     """
     # The answer counts towards a length, as the model must read prompt and answer together.
     least = fixed + budget
     rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
     short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
-    if most is not None and most < least:
-        short = [f"MODEL: has {most:,} positions, too few for {what}, which takes {least} or more; use another model"]
     if short:
         raise ConfigError(*short)
     lengths = asked or [length for length in doublings(*ends) if length >= least]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le, Lt
 
 from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
@@ -74,8 +74,6 @@ class ProbeOptions(NeedleOptions):
     """Share of tests that must pass for a length to pass; default: the run's, or 0.8."""
     thresholds: tuple[schema.Share, ...] | None = None
     """Further thresholds of effective length; a probe without max_length continues until all have failed."""
-    confidence: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Probability with which limits hold the true share, at least; default: the run's, or 0.95."""
     sequential: bool | None = None
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
@@ -180,13 +178,11 @@ class NeedleMeasure(run.Measure):
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
-        if self.options.max_length is None:
-            # A model with a table of positions cannot read longer prompts.
-            self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
+        # A model with a table of positions cannot read longer prompts; a length that was asked for is rejected later.
+        fitting = [length for length in self.probe.lengths if subject.cap_length(length) == length]
+        if fitting and self.options.max_length is None:
+            self.probe.lengths = fitting
         self.lengths = chosen or self.probe.lengths
-        if not self.lengths:
-            rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
-            raise ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
         # A tokenizer of another model would otherwise fail in the middle of the tests.
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])

@@ -19,8 +19,8 @@ REFUSED = [  # a command, its words, and the line or its beginning
     ("distance", "--window=513 --haystack=TEXT", TOO_LONG.format(513)),
     ("probe", "--max_length=640 --step=128 --haystack=TEXT", TOO_LONG.format(640)),
     ("ruler.__main__", "--lengths=513 --tasks=niah_single_1 --tests=1", TOO_LONG.format(513)),
-    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "model=gpt2: has 512 positions, "),
-    ("lines", "", "MODEL: has 512 positions, too few for line retrieval"),  # no option, as the user named none
+    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "length=2048: must be <= 512, "),
+    ("lines", "", TOO_LONG.format(1024)),  # no option, as the user named none
     # a length that the measure chooses
     ("ruler.__main__", "--tasks=niah_single_1 --tests=1 --answer_budget=450", TOO_LONG.format(1024)),
 ]

@@ -93,7 +93,7 @@ def test_tests_of_the_probe_are_shared(run_folder, tmp_path, capsys, monkeypatch
     settings = ["--tests=2", "--step=320", "--max_length=320", "--answer_budget=24"]
     assert main([str(run_folder), *settings, "-o", str(tmp_path)]) == 0
     assert (run(words, capsys)[0], counted.prompts) == (0, 6), "four beside the probe's two"
-    assert run([*words, "--depths=4", "--required=3", "--confidence=0.9"], capsys)[0] == 0
+    assert run([*words, "--depths=4", "--required=3"], capsys)[0] == 0
     assert counted.prompts == 6
     assert run([*words, "--seed=1"], capsys)[0] == 0
     assert counted.prompts == 12

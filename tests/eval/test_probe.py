@@ -89,7 +89,7 @@ def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeyp
         assert probe(words)[0] == 0
         return counted.prompts - before
 
-    assert ran("--threshold=0.5 --required=1 --batch=5 --confidence=0.8") == 0
+    assert ran("--threshold=0.5 --required=1 --batch=5") == 0
     assert ran("--tests=8") == 6  # two more at each of three lengths
     assert ran("--max_length=384") == 6
     assert ran("--step=32") == 18  # 160, 224 and 288 are new
