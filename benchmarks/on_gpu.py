@@ -5,8 +5,7 @@
 DIR/results.jsonl gets a line (see benchmarks.record) for each config as soon as it is measured; one that fails is a
 line too. An update of a model of one layer comes first and fills the compiler's cache. `dry_run_gib` is what
 `lab.fit --dry_run` says of the same run, without the memory that no allocator sees. Corpora are synthetic and weights
-random. Without a GPU, or with --toy, the runs have toy size. `python -m benchmarks.results DIR/results.jsonl` writes
-the tables.
+random. Without a GPU, or with --toy, the runs have toy size.
 
 Exit status: 0 if nothing failed; 1 if a run failed; 2 for an invalid command line, or if packages are missing.
 """

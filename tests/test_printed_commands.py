@@ -41,7 +41,7 @@ ON_DEMO = re.compile(
 # test_first_hour.py and test_plugins.py run these
 OF_A_PAGE = re.compile(r"\bown|mymodel|first\.yaml|steps\.py|partial_pi\.py")
 REASONS = {  # why the others go as far as their arguments: the first that matches
-    "it changes the repository, or runs this test": r"^make|docs|pytest|pictures|torture|benchmarks\.results",
+    "it changes the repository, or runs this test": r"^make|docs|pytest|pictures|torture",
     "a network or a cluster": r"hf:|harness|SLURM|--task|launcher",
     "a GPU, or minutes of measuring": r"benchmarks\.|--profile",
     "minutes of training": r" fit |lab\.fit|sweep|longrecipe|prepare|experiments\.|papers|minis| shape | demand ",
