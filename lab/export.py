@@ -62,7 +62,8 @@ def export(args: Arguments) -> str:
         raise CheckpointError(f"{args.positional[0]}: is a Hugging Face folder already; copy it, or give a run folder")
     model = open_model(args.positional[0], args.settings)
     trained = model.method
-    replace_unnamed_methods(model.model, weights_only=args.options.weights_only)
+    if args.options.weights_only:
+        replace_unnamed_methods(model.model)
     export_model(model, Path(output))
     n = model.decoder.cfg.n_parameters()
     line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
@@ -71,19 +72,12 @@ def export(args: Arguments) -> str:
     return line
 
 
-def replace_unnamed_methods(decoder: Decoder, *, weights_only: bool) -> None:
-    """Replace position methods that config.json has no name for by plain RoPE; reject them without `weights_only`."""
+def replace_unnamed_methods(decoder: Decoder) -> None:
+    """Replace position methods that config.json has no name for by plain RoPE."""
     trained = decoder.frequencies
-    unnamed = {}
-    if not decoder.distance.is_plain or decoder.distance.scales_logits:
-        unnamed["distance"] = decoder.distance.method
-        decoder.distance = distance("plain")
+    decoder.distance = distance("plain")
     if trained.method not in WRITTEN_AS:
-        unnamed["frequency"] = trained.method
         decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=trained.theta)
-    if unnamed and not weights_only:
-        rule = "has no name in a Hugging Face folder; add --weights_only to write plain RoPE in its place"
-        raise ConfigError(*(f"position.{kind}.method={name}: {rule}" for kind, name in unnamed.items()))
 
 
 def export_model(model: OpenedModel, output: Path) -> None:

@@ -64,7 +64,7 @@ def test_generation_stops_at_the_end_of_a_document(prepared, tmp_path):
 def test_a_method_without_a_name_is_exported_as_weights_alone(prepared, tmp_path, capsys):
     run = write_run(tmp_path / "run", prepared, {**STRING, **YARN}, std=STD)
     assert main([str(run), "-o", str(tmp_path / "out")]) == 2
-    check_faults(capsys.readouterr().err.splitlines(), ["position.distance.method=string: has no name"])
+    check_faults(capsys.readouterr().err.splitlines(), ["distance=string: not supported"])
     assert not (tmp_path / "out").exists()
     assert main([str(run), "--weights_only", "-o", str(tmp_path / "out")]) == 0
     assert "without yarn(factor=4,train_len=32)+string(shift=20,window=4)" in capsys.readouterr().out

@@ -204,28 +204,26 @@ def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
     reach = settings["max_position_embeddings"]
     window = settings.get("sliding_window")
     rope = collect_rope(settings)
-    dense = "attention sees all preceding tokens"
-    # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
-    slides = family == "mistral" and window is not None and type(reach) is int and window < reach
-    layers = set(settings.get("layer_types") or ()) - {"full_attention"}
-    unknown = rope["rope_type"] not in READ_AS and not own_frequencies
-    rules = {  # setting: whether it is rejected, and the rule
-        "max_position_embeddings": (type(reach) is not int, "must be a whole number of tokens"),
-        "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
-        "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
-        "use_sliding_window": (settings["use_sliding_window"], f"must be false, {dense}"),
-        "sliding_window": (slides, f"must be null or >= max_position_embeddings={reach}, {dense}"),
-        "layer_types": (layers, f"must be full_attention in all layers, {dense}"),
-        "mlp_bias": (settings.get("mlp_bias"), "must be false"),
-        "quantization_config": (settings.get("quantization_config"), "is not allowed, weights must be floats"),
-        "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
-        "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
-    }
     values = {**settings, **rope}
+    only = {"use_sliding_window": False, "mlp_bias": False, "quantization_config": None, "partial_rotary_factor": 1}
+    if family != "qwen2":
+        only["attention_bias"] = False
     errors = []
-    for name, (is_rejected, rule) in rules.items():
-        if is_rejected:
-            errors.append(f"{name}={values[name]}: {rule}; use another model")
+    for name, value in only.items():
+        if values.get(name) not in (None, value):
+            errors.append(f"{name}={values[name]}: must be {value}; use another model")
+    # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
+    if family == "mistral" and window is not None and type(reach) is int and window < reach:
+        errors.append(f"sliding_window={window}: must be null or >= max_position_embeddings={reach}; use another model")
+    if set(settings.get("layer_types") or ()) - {"full_attention"}:
+        errors.append(f"layer_types={settings['layer_types']}: must all be full_attention; use another model")
+    if settings["hidden_act"] != "silu":
+        errors.append(f"hidden_act={settings['hidden_act']}: must be silu; use another model")
+    if type(reach) is not int:
+        errors.append(f"max_position_embeddings={reach}: must be a whole number of tokens; correct it")
+    if rope["rope_type"] not in READ_AS and not own_frequencies:
+        fix = "pass frequencies to load_pretrained"
+        errors.append(f"rope_type={rope['rope_type']}: must be one of {', '.join(READ_AS)}; {fix}")
     for name, value in rope.items():
         if isinstance(value, dict):  # transformers' form for types of layers, each with its own rotary settings
             errors.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
@@ -251,7 +249,7 @@ def hugging_face_settings(
     """
     if not distance.is_plain or distance.log_n is not None:
         name = f"distance.log_n={distance.log_n}" if distance.is_plain else f"distance={distance.method}"
-        fix = "save with plain distance and use apply() on the loaded model"
+        fix = "export it by --weights_only, or save plain distance, and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {fix}")
     if cfg.layers is not None:
         rule = "no family of transformers that the lab writes has it; evaluate the run folder"

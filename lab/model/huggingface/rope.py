@@ -122,7 +122,7 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     """
     config: Any = method.config
     if method.method not in WRITTEN_AS:
-        fix = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
+        fix = "export it by --weights_only, or save abf of the same theta, and pass frequencies to load_pretrained"
         raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {fix}")
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
