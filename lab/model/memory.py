@@ -43,7 +43,7 @@ CATEGORIES = {  # our categories of memory, each with the trackers' names for it
     "gathered": ("Unsharded Param", "All Gather", "Unsharded Grad", "Reduce Scatter"),
     "activations": ("Activation", "Temp", "Buffer", "Inputs", "Other"),
 }
-HELD = ("parameters", "gradients", "optimizer")
+HELD = ("parameters", "gradients", "optimizer")  # apart from a step's activations
 
 
 class FlashAttention(Attention):
@@ -134,11 +134,10 @@ def fake_ranks(world_size: int) -> Iterator[None]:
 class Memory:
     """Bytes of one process.
 
-    `held` are those that a step needs apart from activations, by category, `kept` those that the forward pass keeps for
-    the backward pass, and `peak` the maximum over both passes, by category.
+    `kept` are those that the forward pass keeps for the backward pass, and `peak` the maximum over both passes, by
+    category.
     """
 
-    held: dict[str, int]
     kept: int
     peak: dict[str, int]
 
@@ -191,7 +190,6 @@ def track(
                 loss = decoder(**arguments)
             kept = sum_bytes(tracker, "current")["activations"]
             loss.backward()
-        held = sum_bytes(tracker, "current")
         peak = sum_bytes(tracker, "peak")
     if accumulates and bf16:
         # FSDP2 keeps the accumulated gradients in float32, and the tracker calls them activations.
@@ -199,7 +197,7 @@ def track(
         kept -= widened
         peak["activations"] -= widened
         peak["gathered"] += widened
-    return Memory({name: held[name] for name in HELD}, kept, peak)
+    return Memory(kept, peak)
 
 
 def sum_bytes(tracker: MemTracker, moment: str) -> dict[str, int]:

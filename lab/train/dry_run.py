@@ -57,21 +57,15 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
     lines = [
         f"{experiment.run.name}: {', '.join(words)}",
         "",
-        f"{'memory of each GPU':32}{'held, bytes':>18}{'peak, GiB':>12}",
+        f"{'memory of each GPU':32}{'peak, GiB':>12}",
     ]
-
-    def add_row(name: str, held: int | None, size: int) -> None:
-        bytes_held = "-" if held is None else f"{held:,}"
-        lines.append(f"  {name:30}{bytes_held:>18}{size / GIB:>12.2f}")
-
-    for kind, size in memory.peak.items():
-        add_row(NAMES[kind], memory.held.get(kind), size)
-    add_row("CUDA and NCCL (assumed)", None, assumed)
-    add_row("in all", None, memory.total + assumed)
+    rows = {NAMES[kind]: size for kind, size in memory.peak.items()}
+    rows |= {"CUDA and NCCL (assumed)": assumed, "in all": memory.total + assumed}
     # Each process gathers the whole weights for a probe, when training holds no activations: not part of the total.
     if strategy == "fsdp" and experiment.probe is not None:
         copied = experiment.model.n_parameters() * (torch.bfloat16 if train.bf16 else torch.float32).itemsize
-        add_row("weights of a probe (apart)", copied, copied)
+        rows["weights of a probe (apart)"] = copied
+    lines += [f"  {name:30}{size / GIB:>12.2f}" for name, size in rows.items()]
     lines.append("")
     for name, value in describe_work(experiment).items():
         lines.append(f"{name:20}{value}")
