@@ -31,7 +31,6 @@ from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import CheckpointError, ConfigError
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.decoder import Decoder
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
@@ -61,23 +60,18 @@ def export(args: Arguments) -> str:
     if find_place(Path(args.positional[0])).is_hugging_face:
         raise CheckpointError(f"{args.positional[0]}: is a Hugging Face folder already; copy it, or give a run folder")
     model = open_model(args.positional[0], args.settings)
-    trained = model.method
+    trained, decoder = model.method, model.model
     if args.options.weights_only:
-        replace_unnamed_methods(model.model)
+        decoder.distance = distance("plain")
+        if decoder.frequencies.method not in WRITTEN_AS:
+            theta = decoder.frequencies.theta
+            decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
     export_model(model, Path(output))
-    n = model.decoder.cfg.n_parameters()
+    n = decoder.cfg.n_parameters()
     line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
     if model.method != trained:
         line += f"; without {trained}, which config.json has no name for"
     return line
-
-
-def replace_unnamed_methods(decoder: Decoder) -> None:
-    """Replace position methods that config.json has no name for by plain RoPE."""
-    trained = decoder.frequencies
-    decoder.distance = distance("plain")
-    if trained.method not in WRITTEN_AS:
-        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=trained.theta)
 
 
 def export_model(model: OpenedModel, output: Path) -> None:

@@ -160,8 +160,7 @@ def open_hugging_face(
 def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
     rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
-    others = [key for key in overrides if key.partition(".")[0] != "position"]
-    errors = [f"{key}={overrides[key]}: {rule}" for key in others]
+    errors = [f"{key}={value}: {rule}" for key, value in overrides.items() if key.partition(".")[0] != "position"]
     if errors:
         raise ConfigError(*errors)
     values = nest(overrides)

@@ -10,7 +10,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 from annotated_types import Ge, Le
@@ -69,9 +68,9 @@ class Frequencies:
     def of(cls, config: FrequencyMethod, head_dim: int, theta: float) -> Frequencies:
         """Compute the inverse frequencies of a method, rejecting an odd head or a base that is no number above 0."""
         theta = config.base(theta)
-        if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
+        if head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
-        if not isinstance(theta, Real) or not 0 < theta < math.inf:
+        if not 0 < theta < math.inf:
             raise ConfigError(f"theta={theta}: must be > 0 and finite; use 10000 as in RoPE")
         return cls(config, float(theta), config.inv_freq(head_dim, theta))
 

@@ -1,14 +1,8 @@
-"""Blocks against the equations in float64, and folders that no family of transformers can hold."""
+"""Blocks against the equations in float64."""
 
-import dataclasses
-
-import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.core.errors import ConfigError
-from lab.model.config import LayersConfig
-from lab.model.huggingface import save_pretrained
 from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny
 
 TOL = 1e-10  # float64, three layers of sums of some dozens of terms
@@ -62,12 +56,3 @@ def assert_by_definition(decoder, attended=None):
         torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=TOL)
         last = decoder(tokens, last_only=True)
         torch.testing.assert_close(last[0, -1], expected[-1], rtol=0, atol=TOL)
-
-
-def test_what_no_family_has_is_not_saved(tmp_path):
-    layers = LayersConfig(pattern=("window", "nope"), window=3)
-    with pytest.raises(ConfigError, match=r'model.layers.pattern=\["window", "nope"\]: no family'):
-        save_pretrained(
-            tiny(dataclasses.replace(TINY, qkv="plain", attention_width=24, layers=layers)), tmp_path / "out"
-        )
-    assert not (tmp_path / "out").exists()

@@ -97,7 +97,7 @@ def test_heads_that_no_half_precision_kernel_takes_are_left_to_sdpa(stood_in, wi
     out = case.attend(*drawn, rope, distance(**parameters), "auto")
     expected = case.truth(*drawn, [10000.0 ** (-2 * j / width) for j in range(width // 2)], rel)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=2 * BFLOAT16_TOL)
-    with pytest.raises(ConfigError, match=f"^backend=varlen: cannot run head_dim={width}; use sdpa"):
+    with pytest.raises(ConfigError, match=f"^backend=varlen: cannot run head_dim={width}, "):
         case.attend(*drawn, rope, distance(**parameters), "varlen")
 
 

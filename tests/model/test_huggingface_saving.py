@@ -10,6 +10,7 @@ import safetensors
 import torch
 
 from lab.core.errors import CheckpointError, ConfigError
+from lab.model.config import LayersConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained, save_pretrained
 from lab.positions import distance, frequencies
@@ -128,6 +129,11 @@ SAVES = {
         lambda: Decoder(BASE, frequencies=decoder("dynamic_ntk").frequencies.at_length(100)),
         None,
         f"frequencies.length=100: {NOT_IN_CONFIG}",
+    ),
+    "layers": (
+        lambda: decoder(cfg=dataclasses.replace(BASE, layers=LayersConfig(pattern=("nope",)))),
+        None,
+        'model.layers.pattern=["nope"]: no family',
     ),
     "dynamic_length": (lambda: decoder("dynamic_ntk"), 128, "train_len=128: must be 64, that of the frequencies"),
 }

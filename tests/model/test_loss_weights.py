@@ -1,6 +1,7 @@
 """Targets without a loss: gradients of the mean over the others, however a batch is divided; all losses are logged."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -82,9 +83,12 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
     monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
     for state in ranks:
         finish_gradient(state)
-        sums = read_statistics(state).sums
+        stats = read_statistics(state)
+        sums = stats.sums
         for parameter, gradient in zip(state.decoder.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
         assert sums["loss"] == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in expected))
+        assert stats.grad_norm == pytest.approx(norm, rel=FLOAT32_TOL)
         assert sums["targets"] == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
     assert len(calls) == world, "one a rank"

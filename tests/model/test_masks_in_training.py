@@ -129,14 +129,7 @@ def skipped(stores, method):
 
 def training(backend="sdpa", dtype=torch.float64):
     """Build the training of a decoder, its every weight large enough to matter."""
-    state = training_of(
-        CFG,
-        backend=backend,
-        seed=0,
-        steps=1,
-        batch_tokens=PACK,
-        micro_batch_tokens=PACK,
-    )
+    state = training_of(CFG, backend=backend, seed=0, steps=1, batch_tokens=PACK, micro_batch_tokens=PACK)
     state.decoder.to(dtype)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -85,38 +85,11 @@ def batch_of(seed, lengths, targets_per_segment):
     )
 
 
-def mean_loss(decoder, batches):
-    """Compute the mean over all scored tokens of all packs, segment by segment, from the logits."""
-    losses = []
-    for batch in batches:
-        cuts = batch.inputs.cu_seqlens.tolist()
-        for start, stop in zip(cuts, cuts[1:]):
-            log_p = decoder(batch.inputs.tokens[:, start:stop])[0].log_softmax(-1)
-            scored = [(t, y) for t, y in enumerate(batch.inputs.targets[0, start:stop].tolist()) if y >= 0]
-            losses += [-log_p[t, y] for t, y in scored]
-    return torch.stack(losses).mean(), len(losses)
-
-
 def run_step(state, batches):
     for batch in batches:
         (compute_loss(state, batch, stop=False) / len(batches)).backward()  # as the loop accumulates
     finish_gradient(state)
     return read_statistics(state)
-
-
-def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
-    state, batches = training(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
-    names, parameters = zip(*state.decoder.named_parameters())
-    loss, n = mean_loss(state.decoder, batches)
-    expected = torch.autograd.grad(loss, parameters)
-    stats = run_step(state, batches)
-    for name, parameter, gradient in zip(names, parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=FLOAT64_TOL, msg=name)
-    assert n == stats.sums["targets"] == 12
-    assert stats.sums["loss"] == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
-    assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
-    assert state.consumed == 5 + 2 + 8, "padding is not consumed"
-    assert not state.sums.vector.any()
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded(monkeypatch):

@@ -108,7 +108,7 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | Non
         raise ConfigError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
     if mask != "causal" and ids["doc_ids"] is None:
         raise ConfigError(f"mask={mask}: needs doc_ids, the document of each token; pass doc_ids or use mask: causal")
-    fits = q.ndim == k.ndim == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    fits = q.ndim == k.ndim == 4 and k.shape == v.shape == (len(q), *k.shape[1:3], q.shape[3])
     if not fits or q.shape[1] % k.shape[1] or q.shape[2] > k.shape[2]:
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         rule = "key-value heads divide query heads, and there must be a key for every query"

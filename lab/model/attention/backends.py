@@ -54,11 +54,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
     fits = runs_heads(name, q.shape[3])
     if name != "sdpa" and not (fits and (runs_in_one_call(name, layout) or (has_tiles and name in HALF_ONLY))):
         if backend != "auto":
-            what = "these ids or this mask"
-            if not fits:
-                what = f"head_dim={q.shape[3]}"
-            elif layout.starts is not None:
-                what = f"distance={layout.distance.method}"
+            what = f"head_dim={q.shape[3]}, distance={layout.distance.method}, or these ids or mask"
             raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
     bands = None

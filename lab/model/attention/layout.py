@@ -27,12 +27,6 @@ class Rotation:
     cos_B1TH: Tensor
     sin_B1TH: Tensor
 
-    @classmethod
-    def compute(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
-        """Compute angles of ids (T,) or (B, T) in float64, and round cos and sin once to `dtype` (float32 or wider)."""
-        angles = torch.atleast_2d(positions)[:, None, :, None].double() * to_device(inv_freq, positions.device)
-        return cls(angles.cos().to(dtype), angles.sin().to(dtype))
-
     def rotate(self, x_BNTH: Tensor) -> Tensor:
         """Rotate the pair (j, j + H/2) of each head by its angle, in the rotation's precision."""
         first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
@@ -113,8 +107,11 @@ class Layout:
         return rotations
 
     def rotation(self, positions: Tensor) -> Rotation:
-        """Compute cosines and sines in float32, or in the layout's dtype if that is wider."""
-        return Rotation.compute(positions, self.frequencies.inv_freq, torch.promote_types(self.dtype, torch.float32))
+        """Compute angles in float64, and round cos and sin once to float32, or to the layout's dtype if it is wider."""
+        inv_freq = to_device(self.frequencies.inv_freq, positions.device)
+        angles = torch.atleast_2d(positions)[:, None, :, None].double() * inv_freq
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
     @cached_property
     def key_of_band(self) -> list[int]:

@@ -39,7 +39,6 @@ from lab.model.huggingface.rope import (
 from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
 
 NAME = "config.json"
-SPECIAL = [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -139,21 +138,15 @@ def read_chat_template(folder: Path) -> str | None:
 def special_texts(folder: Path) -> dict[str, str]:
     """Read the texts of a folder's special tokens by name, as chat templates use them."""
     settings = read_json(folder / "tokenizer_config.json")
-    older = read_json(folder / "special_tokens_map.json")  # where transformers 4 keeps what the first may lack
-    texts = {}
-    for name in SPECIAL:
-        text = token_text(settings.get(name)) or token_text(older.get(name))
-        if text is not None:
-            texts[name] = text
-    # transformers passes tokens under names of their own to templates as well
-    entries = [(name, token) for name, token in settings.items() if name.endswith("_token")]
     named = settings.get("extra_special_tokens")
-    if isinstance(named, dict):
-        entries += named.items()
-    for name, token in entries:
-        text = token_text(token)
-        if text is not None:
-            texts[name] = text
+    extra = named if isinstance(named, dict) else {}
+    texts = {}
+    # transformers 4 keeps in the first file what tokenizer_config.json may lack.
+    for values in (read_json(folder / "special_tokens_map.json"), settings, extra):
+        for name, token in values.items():
+            text = token_text(token)
+            if text is not None and (name.endswith("_token") or name in extra):
+                texts[name] = text
     return texts
 
 
@@ -254,12 +247,9 @@ def hugging_face_settings(
     if cfg.layers is not None:
         rule = "no family of transformers that the lab writes has it; evaluate the run folder"
         raise ConfigError(f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: {rule}")
-    family = "llama"
-    if cfg.d_model % cfg.n_heads:  # transformers' Llama rejects heads that do not divide the width
-        family = "mistral"
-    for name, qkv in QKV.items():
-        if qkv == cfg.qkv:
-            family = name
+    # transformers' Llama rejects heads that do not divide the width.
+    plain = "mistral" if cfg.d_model % cfg.n_heads else "llama"
+    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, plain)
     settings = {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lab.core.errors import ConfigError, MissingPackage, first_line
+from lab.core.errors import ConfigError, first_line
 from lab.model.attention.attend import attend_layout
 from lab.model.attention.layout import LayerInputs, Layout, first_ids
 from lab.model.attention.segments import dense_mask
@@ -141,14 +141,12 @@ def apply(
     The weights and the code of the model stay as they are; applying plain distance removes the methods again. With
     `inputs` the lab attends under any methods, and adds the inputs of every layer's attention to the list.
 
-    Raises: ConfigError for a model whose attention or rotary embedding the lab cannot replace; MissingPackage.
+    Raises: ConfigError for a model whose attention or rotary embedding the lab cannot replace.
     Example:
         model = apply(AutoModelForCausalLM.from_pretrained(folder), distance=distance("string", shift=683))
     """
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ModuleNotFoundError as error:
-        raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     distance = distance or Plain()
     is_changed = not distance.is_plain or distance.scales_logits or frequencies is not None
     remove(model)  # or a second call would compare the lab's attention with itself

@@ -51,7 +51,6 @@ def load_pretrained(
     *,
     frequencies: positions.Frequencies | None = None,
     distance: positions.Distance | None = None,
-    backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Decoder:
@@ -72,7 +71,7 @@ def load_pretrained(
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
     # No memory for weights that the folder's tensors replace.
     with torch.device("meta"):
-        decoder = Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=None)
+        decoder = Decoder(cfg, frequencies=frequencies, distance=distance, seed=None)
     decoder.load_state_dict(load_tensors(folder, decoder, dtype, device), assign=True)
     if cfg.tie_embeddings:  # assigned tensors are two parameters
         decoder.head.weight = decoder.embedding.weight
