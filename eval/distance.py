@@ -41,7 +41,7 @@ from lab.core.chart import Rule, layer, plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, Share, Tests
-from lab.core.types import Row
+from lab.core.types import CONFIDENCE, Row
 from lab.counts import SavedCounts
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import LengthResult
@@ -131,7 +131,7 @@ class FoundByDistance(run.Measure):
                     **subject,
                     "metric": "reach",
                     "threshold": config.threshold,
-                    "confidence": config.confidence,
+                    "confidence": CONFIDENCE,
                     "n": config.distance_tests,
                     **reach_record(results, config.threshold, counts),
                 }
@@ -171,7 +171,7 @@ class FoundByDistance(run.Measure):
             ("found", "found", ","),
             ("tests", "n", ","),
             ("accuracy", "score", ".3f"),
-            (f"{self.probe.config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+            (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
             ("log p", "log_prob", ".2f"),
             ("f", "f", ",.0f"),
         )

@@ -41,14 +41,14 @@ from eval.engine.rows import Column, Results, columns_text, limits, short_hash
 from lab.core import chart
 from lab.core.command import start
 from lab.core.errors import ConfigError
-from lab.core.types import Row
+from lab.core.types import CONFIDENCE, Row
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult
 from lab.probe.reach import to_curve
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
-    "length": ("step", "max_length", "threshold", "thresholds", "sequential", "error"),
+    "length": ("step", "max_length", "threshold", "sequential", "error"),
     "depth": ("lengths", "depths"),
     "method": ("lengths", "train_len"),
 }
@@ -115,7 +115,7 @@ class ByLength(needles.NeedleMeasure):
         folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the curve, and the effective length at every threshold."""
+        """Write the curve, and the effective length."""
         config = self.config
         *curve, summary = rows
         columns: list[Column] = [
@@ -123,9 +123,9 @@ class ByLength(needles.NeedleMeasure):
             ("passed", "passed", ","),
             ("tests", "tests", ","),
             ("accuracy", "accuracy", ".3f"),
-            (f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+            (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
         ]
-        lines = [columns_text(curve, columns), *map(needles.format_effective_length, summary["thresholds"])]
+        lines = [columns_text(curve, columns), needles.format_effective_length(summary)]
         if config.sequential:
             lines.append(
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
@@ -135,13 +135,13 @@ class ByLength(needles.NeedleMeasure):
         return "\n".join([*lines, f"protocol {config.protocol}, {tests}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the curve with its limits and monotone fit, and the effective length at every threshold."""
+        """Draw the curve with its limits and monotone fit, and the effective length."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
-        for row in summary["thresholds"]:
-            rules.append(chart.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
-            if row["effective_length"]:
-                rules.append(chart.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
+        rules.append(chart.Rule("y", summary["threshold"], f"threshold {summary['threshold']:g}"))
+        if summary["effective_length"]:
+            length = summary["effective_length"]
+            rules.append(chart.Rule("x", length, f"effective length {length:,}"))
         points = [{**row, "curve": "tests passed"} for row in curve]
         for row, score in zip(curve, to_curve(self.curve).fit(), strict=True):
             points.append({"length": row["length"], "score": score, "curve": "monotone fit"})
@@ -206,9 +206,9 @@ class ByMethod(needles.NeedleMeasure):
             "parameters": item.parameters,
             "n": config.tests,
             "length": length,
-            "confidence": config.confidence,
+            "confidence": CONFIDENCE,
             "passed": sum(passed),
-            **answers.share(sum(passed), len(passed), config.confidence),
+            **answers.share(sum(passed), len(passed)),
             "numbers_found": sum([row["found"] for row in result.cases]) / (len(passed) * config.needles),
             "versus_rope": None,
             "seconds": result.seconds,

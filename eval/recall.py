@@ -133,7 +133,7 @@ class Recall(texts.OnTexts):
             "texts": texts.hash_documents(self.documents),
             "source": self.options.text or "held out",
         }
-        for row in test.summarize(scores, CONFIDENCE):
+        for row in test.summarize(scores):
             metric = "recall"
             if not row["distance"]:
                 metric = "no_evidence"

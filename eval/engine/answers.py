@@ -30,7 +30,7 @@ def summarize(outcome: Outcome) -> Row:
     passed = sum(record["passed"] for record in outcome.records)
     tokens = [record["prompt_tokens"] for record in outcome.records]
     return {
-        **share(passed, len(tokens), CONFIDENCE),
+        **share(passed, len(tokens)),
         "confidence": CONFIDENCE,
         "passed": passed,
         "prompt_tokens": {"least": min(tokens), "most": max(tokens)},
@@ -38,11 +38,11 @@ def summarize(outcome: Outcome) -> Row:
     }
 
 
-def share(passed: int, tests: int, confidence: float) -> Row:
+def share(passed: int, tests: int) -> Row:
     """Return a share with its exact limits; nulls without tests."""
     if not tests:
         return {"score": None, "low": None, "high": None}
-    low, high = share_limits(passed, tests, confidence)
+    low, high = share_limits(passed, tests, CONFIDENCE)
     return {"score": passed / tests, "low": low, "high": high}
 
 

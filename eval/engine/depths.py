@@ -22,7 +22,7 @@ from eval.engine.needles import X_TITLE, NeedleMeasure
 from eval.engine.rows import limits, pivot, short_hash, to_text
 from lab.core.chart import plot_rows, vconcat
 from lab.core.errors import ConfigError
-from lab.core.types import Row
+from lab.core.types import CONFIDENCE, Row
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
 
@@ -39,7 +39,7 @@ def find_cell(depth: float, needle: int, needles: int, depths: int) -> int:
     return min(max(int(depth / DEPTH_RANGE * depths), needle * per_needle), (needle + 1) * per_needle - 1)
 
 
-def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row]:
+def depth_rows(tests: Sequence[Row], depths: int) -> list[Row]:
     """Count the numbers of one length's tests by depth: a row for each cell."""
     # Every needle is counted at its own depth, also in tests that fail as a whole.
     counts = np.zeros((depths, 2), dtype=int)  # missed and found
@@ -50,11 +50,11 @@ def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row
     for cell, (missed, hit) in enumerate(counts.tolist()):
         n = missed + hit
         low, high = (round(DEPTH_RANGE * edge / depths, 6) for edge in (cell, cell + 1))
-        rows.append({"from_depth": low, "to_depth": high, "n": n, "found": hit, **share(hit, n, confidence)})
+        rows.append({"from_depth": low, "to_depth": high, "n": n, "found": hit, **share(hit, n)})
     return rows
 
 
-def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
+def third_rows(tests: Sequence[Row], seed: int) -> list[Row]:
     """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
     failures = []
     for row in tests:
@@ -70,7 +70,7 @@ def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
     rows = []
     for number, third in enumerate(THIRDS):
         k = failures.count(number)
-        rows.append({"third": third, "n": n, "failures": k, **share(k, n, confidence)})
+        rows.append({"third": third, "n": n, "failures": k, **share(k, n)})
     return rows
 
 
@@ -95,7 +95,7 @@ class ByDepth(NeedleMeasure):
 
     @property
     def origin(self) -> Row:
-        shared = {"tests": self.config.tests, "depths": self.depths, "confidence": self.config.confidence}
+        shared = {"tests": self.config.tests, "depths": self.depths, "confidence": CONFIDENCE}
         return {**super().origin, **shared}
 
     @property
@@ -116,10 +116,10 @@ class ByDepth(NeedleMeasure):
                 bar.name(f"{length:,} tokens")
                 result = self.probe.run_at(self.subject, length, worker=finished)
                 shared = {**self.origin, "length": length, "seconds": result.seconds}
-                cells = depth_rows(result.cases, self.depths, config.confidence)
+                cells = depth_rows(result.cases, self.depths)
                 for row in cells:
                     yield {**shared, "metric": "found_by_depth", **row}
-                for row in third_rows(result.cases, config.seed, config.confidence):
+                for row in third_rows(result.cases, config.seed):
                     yield {**shared, "metric": "failures_by_third", "accuracy": result.accuracy, **row}
 
     def text(self, rows: Sequence[Row]) -> str:
@@ -129,7 +129,7 @@ class ByDepth(NeedleMeasure):
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
         lines = [self.title(), "", "retrieval accuracy (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
         if missed:
-            heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
+            heading = f"share of failures by third of the text, {CONFIDENCE:g} limits"
             lines += ["", heading, to_text(pivot(missed, "length", "third", "share"))]
         return "\n".join(lines)
 

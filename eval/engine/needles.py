@@ -72,8 +72,6 @@ class ProbeOptions(NeedleOptions):
     """Numbers that must be found for a test to pass; default: the run's, or 2."""
     threshold: schema.Share | None = None
     """Share of tests that must pass for a length to pass; default: the run's, or 0.8."""
-    thresholds: tuple[schema.Share, ...] | None = None
-    """Further thresholds of effective length; a probe without max_length continues until all have failed."""
     sequential: bool | None = None
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
@@ -233,7 +231,7 @@ class NeedleMeasure(run.Measure):
 
 
 def format_effective_length(values: Mapping[str, Any]) -> str:
-    """Write one threshold's effective length, by steps and smooth, each with its limits.
+    """Write an effective length, by steps and smooth, each with its limits.
 
     Example:
         >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le, Lt
 
 from lab.core.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
@@ -106,10 +106,6 @@ class ProbeConfig(ProbeSection):
     """Numbers hidden in each test. Default: the number that the synthetic corpus states, else 4."""
     digits: Annotated[int, Ge(2), Le(9)] = DIGITS
     """Digits of each number. Default: those of the synthetic corpus, else 6."""
-    thresholds: tuple[Share, ...] | None = None
-    """Further thresholds of effective length; a probe without max_length continues until all have failed."""
-    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Minimum probability that the limits hold the true value."""
     sequential: bool = False
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
@@ -128,10 +124,6 @@ class ProbeConfig(ProbeSection):
             yield self.format_error("distance_points", "would be ignored; leave it or distances out")
         if list(self.distances or ()) != sorted(set(self.distances or ())):
             yield self.format_error("distances", "must rise; sort them and keep each once")
-
-    @property
-    def all_thresholds(self) -> tuple[float, ...]:
-        return tuple(sorted({self.threshold, *(self.thresholds or ())}))
 
     @property
     def error_rate(self) -> float:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from lab.core.errors import ConfigError
-from lab.core.types import IGNORE, Row
+from lab.core.types import CONFIDENCE, IGNORE, Row
 from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
@@ -212,7 +212,7 @@ class DistanceProbe(Probe[OneNumberCase]):
             "score": result.accuracy,
             "low": result.low,
             "high": result.high,
-            "confidence": self.config.confidence,
+            "confidence": CONFIDENCE,
             "f": f_at(counts, result.length),
             "log_prob": round(float(np.mean([case["log_prob"] for case in result.cases])), 6),
             **self.describe_tests(),

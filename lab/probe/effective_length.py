@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.errors import ConfigError
-from lab.core.types import Row
+from lab.core.types import CONFIDENCE, Row
 from lab.counts import Counted, f_at
 from lab.data import synthetic
 from lab.probe import needles, released_needles
@@ -43,7 +43,7 @@ class NeedleProbe(Probe[NeedleCase]):
         tokenizer = self.tokenizer
         self.config = config = set_answer_budget(self.config, tokenizer)
         size = config.round_size if config.sequential else config.tests
-        self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
+        self.design = sequential_design(config.tests, (config.threshold,), config.error_rate, size)
         self.budget, self.required = config.budget, config.required
         self.protocol = select_protocol(config)
         numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
@@ -74,13 +74,13 @@ class NeedleProbe(Probe[NeedleCase]):
         return drawn
 
     def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
-        """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
+        """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
         one_by_one = self.config.sequential or self.config.max_length is None
         at_once = 1 if one_by_one else min(AT_ONCE, worker.world_size)
         for start in range(0, len(self.lengths), at_once):
             results = self.run_together(model, self.lengths[start : start + at_once], worker)
             yield from results
-            if self.config.max_length is None and results[-1].accuracy < self.config.all_thresholds[0]:
+            if self.config.max_length is None and results[-1].accuracy < self.config.threshold:
                 return
 
     def is_decided(self, case: NeedleCase, text: str) -> bool:
@@ -130,10 +130,9 @@ class NeedleProbe(Probe[NeedleCase]):
         `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
         """
         config = self.config
-        thresholds = [*config.all_thresholds]
         rounds = {
             "tests": config.tests,
-            "thresholds": thresholds,
+            "thresholds": [config.threshold],
             "error": config.error_rate,
             "round": config.round_size,
         }
@@ -145,7 +144,7 @@ class NeedleProbe(Probe[NeedleCase]):
             "accuracy": result.accuracy,
             "low": result.low,
             "high": result.high,
-            "confidence": config.confidence,
+            "confidence": CONFIDENCE,
             "verdict": "pass" if result.accuracy >= config.threshold else "fail",
             "n": result.tests,
             "score": result.accuracy,
@@ -165,8 +164,8 @@ class NeedleProbe(Probe[NeedleCase]):
             **origin,
             **values,
             "f_at_effective_length": None if length is None else f_at(counts, int(length)),
-            "confidence": config.confidence,
-            "thresholds": [effective_lengths(results, threshold) for threshold in config.all_thresholds],
+            "confidence": CONFIDENCE,
+            "thresholds": [values],
             "tests": sum(result.tests for result in results),
             "error": config.error_rate if config.sequential else None,
             **self.describe_tests(),

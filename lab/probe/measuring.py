@@ -126,7 +126,7 @@ class Measuring:
             scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
-            summary["recall"] = self.recall.summarize(scores, self.probe.config.confidence)
+            summary["recall"] = self.recall.summarize(scores)
         cases: list[Row] = []
         for result in chain(*results):
             cases += result.cases

@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.core.types import Row
+from lab.core.types import CONFIDENCE, Row
 from lab.counts import Counted
 from lab.model import devices
 from lab.probe.config import ProbeConfig
@@ -199,7 +199,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         seconds = round(total_s * n_tests / n_run, 3) if n_run else None
         results = []
         for value in values:
-            low, high = exact_limits(self.design, n_tests, passed[value], self.config.confidence)
+            low, high = exact_limits(self.design, n_tests, passed[value], CONFIDENCE)
             results.append(LengthResult(value, n_tests, passed[value], rows[value], low, high, seconds))
         return results
 

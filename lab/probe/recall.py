@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.core.types import IGNORE, FloatArray, IntArray, Row
+from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray, Row
 from lab.evidence.methods import Evidence
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
@@ -143,7 +143,7 @@ class RecallTest:
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
 
-    def summarize(self, scores: FloatArray, confidence: float = 0.95) -> list[Row]:
+    def summarize(self, scores: FloatArray) -> list[Row]:
         """Average the scores of all targets by bin, with limits.
 
         Shapes: scores (targets, 4).
@@ -165,7 +165,7 @@ class RecallTest:
         # long documents weigh more. A bin that a sample lacks is nan, which the quantiles skip.
         with np.errstate(invalid="ignore"):
             values = values / n  # of all documents first, then of each draw
-        ends = (1 - confidence) / 2, (1 + confidence) / 2
+        ends = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
         middles = np.exp(logs[0] / n[0])
         summaries = []

@@ -33,7 +33,7 @@ TESTS = [
 
 
 def test_depths_by_hand():
-    rows = depth_rows(TESTS, 8, 0.95)
+    rows = depth_rows(TESTS, 8)
     assert [row["n"] for row in rows] == [3, 1, 2, 2, 3, 1, 2, 2]
     assert [row["found"] for row in rows] == [2, 0, 1, 2, 3, 1, 1, 2]
     assert [row["score"] for row in rows[:3]] == [2 / 3, 0.0, 0.5]
@@ -42,27 +42,27 @@ def test_depths_by_hand():
         n, k = row["n"], row["found"]
         low, high = (beta.ppf(0.025, k, n - k + 1) if k else 0.0), (beta.ppf(0.975, k + 1, n - k) if k < n else 1.0)
         assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-9)
-    empty = depth_rows(TESTS[:1], 12, 0.95)[0]
+    empty = depth_rows(TESTS[:1], 12)[0]
     assert (empty["n"], empty["score"], empty["low"], empty["high"]) == (0, None, None, None)
 
 
 def test_thirds_by_hand():
-    rows = third_rows(TESTS, 0, 0.95)
+    rows = third_rows(TESTS, 0)
     assert [row["third"] for row in rows] == THIRDS
     assert [(row["n"], row["failures"]) for row in rows] == [(3, 2), (3, 0), (3, 1)]  # one of each test that misses any
     assert [row["score"] for row in rows] == [2 / 3, 0, 1 / 3]
-    nothing = third_rows(TESTS[2:3], 0, 0.95)
+    nothing = third_rows(TESTS[2:3], 0)
     assert [(row["n"], row["score"]) for row in nothing] == [(0, None)] * 3
 
 
 def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed():
     tests = [row_of(k, [0.1, 0.4, 0.6, 0.9], [0, 0, 1, 0]) for k in range(1200)]
-    rows = third_rows(tests, 5, 0.99999)
-    assert all(row["low"] < 1 / 3 < row["high"] for row in rows)
+    rows = third_rows(tests, 5)
+    assert min(row["failures"] for row in rows) > 320  # five standard deviations
     assert max(row["failures"] for row in rows) < 480
-    halves = [third_rows(part, 5, 0.95) for part in (tests[600:], tests[:600])]
+    halves = [third_rows(part, 5) for part in (tests[600:], tests[:600])]
     assert [a["failures"] + b["failures"] for a, b in zip(*halves, strict=True)] == [row["failures"] for row in rows]
-    assert third_rows(tests, 6, 0.95) != third_rows(tests, 5, 0.95)
+    assert third_rows(tests, 6) != third_rows(tests, 5)
 
 
 run = runner(main, "probe")
