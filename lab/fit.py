@@ -10,11 +10,13 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     probe-lab fit configs/cpu_demo.yaml --restart              start again; the old run folder becomes NAME.before-1
     probe-lab fit configs/tiny_2k.yaml --print_config          print every setting
     probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
-    probe-lab fit configs/cpu_demo.yaml --profile              where the time of a few steps goes
+
+    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
 
 --dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib rejects a run that
-GPUs of so many GiB cannot hold with 5% to spare. --profile trains six steps apart from the run, and writes a trace and
-a table to RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
+GPUs of so many GiB cannot hold with 5% to spare. --utilisation is the share of the GPUs' peak that causal FLOPs take,
+for hours by your own figure. --profile trains six steps apart from the run, and writes a trace and a table to FOLDER,
+or to RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
 
 The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """
@@ -39,7 +41,7 @@ SPEC = CommandSpec(
     description=__doc__,
     options=Experiment,
     flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
-    values=("--memory_gib",),
+    values=("-o", "--memory_gib", "--utilisation"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
@@ -47,8 +49,10 @@ SPEC = CommandSpec(
 def parse(args: Arguments) -> Experiment:
     """Read the config and its overrides; reject options that contradict each other or would be ignored."""
     options = args.options
-    if options.memory_gib is not None and not options.dry_run:
-        raise ConfigError(f"--memory_gib={options.memory_gib}: would be ignored without --dry_run; leave it out")
+    for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run"), ("--utilisation", "dry_run")):
+        value = getattr(options, name.lstrip("-"))
+        if value is not None and not getattr(options, flag):
+            raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
     flags = [flag for flag in SPEC.flags if getattr(options, flag.lstrip("-"))]
     if errors := [f"{name}: contradicts {flags[-1]}; leave one of them out" for name in flags[:-1]]:
         raise ConfigError(*errors)
@@ -96,7 +100,7 @@ if __name__ == "__main__":
         if options.dry_run:
             from lab.train.dry_run import estimate, needed_here
 
-            return f"{estimate(experiment, options.memory_gib)}\n\n{needed_here(experiment)}"
+            return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
         launch = read_launch(os.environ)
         # The ranks compare their settings first: if these differ, the checks below fail on some ranks only.
         if launch.world_size > 1:
@@ -115,7 +119,7 @@ if __name__ == "__main__":
         from lab.train.run import profile_experiment, run_experiment
 
         if options.profile:
-            return profile_experiment(experiment)
+            return profile_experiment(experiment, None if options.o is None else Path(options.o))
         return run_experiment(experiment, options.resume, again, restart=options.restart, started=started)
 
     # The libraries read these variables once, as they are loaded.

@@ -8,7 +8,7 @@ from tests.fits import load, settings_of
 
 def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path, capsys):
     experiment = load(*settings_of(tmp_path, "plain"), "--train.tokens=5120")
-    assert profile_experiment(experiment) == 0
+    assert profile_experiment(experiment, None) == 0
     (folder,) = experiment.run.path.iterdir()
     assert str(folder) in capsys.readouterr().out.splitlines()[-1]
     (trace,) = folder.glob("*.json")

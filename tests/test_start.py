@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from lab.config import load_experiment
+from lab.config.settings import base_for
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
@@ -19,7 +20,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.train.probe import check_haystack
-from lab.train.starting import check_vocabulary
+from lab.train.starting import check_vocabulary, room_warning
 from tests.fits import SPEED, load, records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_source
@@ -76,6 +77,17 @@ def test_shape_positions_and_tokenizer_are_taken_over(kind, source, hub, write):
     changes = {"position.distance.method": "rerope", "position.distance.window": 9}
     own = load_experiment(write(path, model={"theta": 300.0}), changes)
     assert (own.model.theta, own.position.distance.method) == (300.0, "rerope"), "the config goes first"
+
+
+def test_a_longer_window_takes_the_base_of_its_length(source, hub, write):
+    bases = {16_383: None, 32_768: 1e6, 32_769: 5e6, 65_537: 1e7, 131_073: 5e7, 1_000_000: 5e7}
+    assert {length: base_for(length) for length in bases} == bases  # arXiv:2411.13476
+    for path in (source, hub):
+        assert load_experiment(write(path, **windows_of(32_768))).model.theta == 1e6
+        assert load_experiment(write(path, data={"window": 128})).model.theta == 500.0
+    assert load_experiment(write(source, model={"theta": 700.0}, **windows_of(32_768))).model.theta == 700.0
+    scaled = {"frequency": {"method": "ntk", "factor": 512.0}}
+    assert load_experiment(write(source, position=scaled, **windows_of(32_768))).model.theta == 500.0
 
 
 def test_what_contradicts_the_source_is_a_line_each(source, hub, write, tmp_path):
@@ -135,6 +147,12 @@ def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(so
     shutil.rmtree(last)
     assert python("-m", "lab.fit", folder / "config.yaml", "--resume").returncode == 0
     assert records(folder, without=SPEED) == whole
+
+
+@pytest.mark.parametrize(("pack", "warning"), [(250, "train.micro_batch_tokens=250: holds 192 tokens"), (256, "None")])
+def test_full_windows_that_leave_a_part_of_each_pack_empty_are_a_warning(pack, warning):
+    sizes = (f"--train.batch_tokens={pack}", f"--train.micro_batch_tokens={pack}")
+    assert str(room_warning(load("--data.mode=concatenated", "--data.window=64", *sizes))).startswith(warning)
 
 
 def test_a_resumed_run_hides_numbers_in_the_text_of_its_earlier_probes(tmp_path):

@@ -182,6 +182,10 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
     assert "; " in line
 
 
+def streams(*rows):
+    return lambda state: state["data"].update(streams=torch.tensor(rows))
+
+
 def test_the_schema_has_all_that_is_counted():
     assert {*Counted.__annotations__} == {"max_len", *COUNTED}
 
@@ -191,6 +195,9 @@ STATE_FAULTS = {  # what is done to a state, and the part that is named
     "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "consumed_tokens: "),
     "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
+    "streams_of_another_step": (lambda state: state.update(step=2), "data.streams: stream 0 has given 1 packs"),
+    "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have drawn more samples "),
+    "streams_of_another": (streams([1, 2, -1], [1, 3, 2]), "data.streams: a stream has samples of another"),
     "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),
 }
 

@@ -24,7 +24,7 @@ from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import paper_parameters
 from lab.probe.config import STEP, STEPS
-from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, read_run_config, read_source
+from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
 
 DEFAULT_MEMBERS = {
     "data.corpus.name": "synthetic",
@@ -37,6 +37,8 @@ DEFAULT_MEMBERS = {
 MEMBERS_WITH_PATH = {"data.corpus.name": "text", "data.tokenizer.method": "file"}
 INHERITING = ("model", "data", "position")  # sections to which a start adds settings
 SIZES_OF_CORPUS = ("answer_budget", "max_length", "step", "distance_tests", "distance_points")
+BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
+"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
 
 def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
             errors.append(f"model.{name}={value}: {rule}; leave it out")
     if errors:
         raise ConfigError(*errors)
-    inherited = {"model": dict(source.model), "position": dict(source.position)}
+    inherited = {"model": {**source.model, **extend_base(source, stated)}, "position": dict(source.position)}
     for name, settings in inherited.items():
         for key in part(file, name):
             settings.pop(key, None)
@@ -171,6 +173,33 @@ def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
         rule = f"must be set, start.path={path} holds no tokenizer.json with a known end token"
         raise ConfigError(f"data.tokenizer: {rule}; set method: file, path and eos")
     return {**inherited, "data": {"tokenizer": source.tokenizer}}
+
+
+def extend_base(source: Source, stated: dict[str, Any]) -> dict[str, float]:
+    """Choose the rotary base for a longer window, unless it or a frequency method is set."""
+    window = part(stated, "skip").get("target_len", part(stated, "data").get("window"))
+    is_scaled = part(source.position, "frequency").get("method", "rope") != "rope"
+    if is_scaled or "theta" in part(stated, "model") or "frequency" in part(stated, "position"):
+        return {}
+    if not isinstance(window, int) or (source.window is not None and window <= source.window):
+        return {}
+    base = base_for(window)
+    if base is None or base <= source.model["theta"]:
+        return {}
+    return {"theta": base}
+
+
+def base_for(target_len: int) -> float | None:
+    """Return the rotary base for a target length; none below 16K tokens.
+
+    Source: arXiv:2411.13476, the table of rotary bases by training length.
+    Example:
+        >>> base_for(65_536), base_for(100_000), base_for(2_048)
+        (5000000.0, 10000000.0, None)
+    """
+    if target_len < min(BASES):
+        return None
+    return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))
 
 
 def derive(settings: dict[str, Any], name: str) -> None:

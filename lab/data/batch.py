@@ -67,7 +67,7 @@ class Tally:
 
     `ids` are None if they count from 0 in every run. `supervised` counts the targets that have a loss by visible
     context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
-    distance in ids if these have gaps.
+    distance in ids if these have gaps. `selected` is that of lab.data.packing.Pack.
     """
 
     ids: np.ndarray | None
@@ -75,6 +75,7 @@ class Tally:
     evidence: np.ndarray | None
     demand: np.ndarray | None
     demand_by_ids: np.ndarray | None
+    selected: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,6 +148,7 @@ def to_batch(pack: Pack) -> Batch:
             evidence=evidence,
             demand=demand,
             demand_by_ids=demand_by_ids,
+            selected=pack.selected,
         ),
         resume=Resume(stream=pack.stream, state=pack.state),
     )

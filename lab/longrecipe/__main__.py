@@ -16,7 +16,7 @@ the stages, and of the baselines that `methods` names:
 Python. All are checked before the first stage runs, and written to FOLDER as tune.yaml, analyse.yaml, extend.yaml,
 replay.yaml and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
---dry_run prints the resources that each training stage needs, and runs none; --memory_gib as in fit.
+--dry_run prints the resources that each training stage needs, and runs none; --memory_gib and --utilisation as in fit.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a training stage
 again, delete its folder and those of the training stages after it.
@@ -53,7 +53,7 @@ from lab.sweep.jobs import Job, is_finished, run_jobs
 SPEC = CommandSpec(
     description=__doc__,
     flags=("--dry_run",),
-    values=("--launcher", "--memory_gib"),
+    values=("--launcher", "--memory_gib", "--utilisation"),
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
     options=Recipe,
     stopped=CONTINUES,
@@ -140,7 +140,7 @@ def dry_run(estimate: Callable[..., str], args: Arguments) -> str:
     errors: list[str] = []
     for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
         with collecting(errors, name):
-            texts.append(estimate(experiment, args.options.memory_gib))
+            texts.append(estimate(experiment, args.options.memory_gib, args.options.utilisation))
     if errors:
         raise ConfigError(*errors)
     return "\n\n\n".join(texts)

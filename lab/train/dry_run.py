@@ -4,7 +4,7 @@ Hours take the utilisation of arXiv:2410.18745, A.2, in causal FLOPs: 28 days on
 The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed to take 1 GiB each.
 """
 
-from contextlib import suppress
+import math
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 
 from lab.config import Experiment
 from lab.core.errors import ConfigError, LabError
+from lab.data.config import DataConfig, Slimpajama
+from lab.data.shards import token_dtype
 from lab.loading import decoder_builder
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import DecoderConfig
@@ -21,6 +23,7 @@ from lab.model.sharding import Sharding
 from lab.train.environment import (
     checkpoint_bytes,
     count_checkpoints,
+    counts_bytes,
     list_requirements,
     room_for_checkpoints,
 )
@@ -30,6 +33,7 @@ GB = 10**9
 PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
 SPARE = 0.05  # of a GPU's memory by its name: the driver keeps 1 to 2%, and some is lost between tensors (unmeasured)
 UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
+SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
 RECOMPUTED = 4 / 3  # a second forward pass: 8 instead of 6 operations per weight and token
 NAMES = {
     "parameters": "parameters (float32)",
@@ -40,9 +44,10 @@ NAMES = {
 }
 
 
-def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
+def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
     """Estimate one run's resources and format them, rejecting a run that does not fit a GPU of `memory_gib`."""
-    limit = read_limit(memory_gib or "inf")
+    limit = read_number("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
+    used = read_number("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
     strategy = train.resolved_strategy(train.accelerator != "cpu")
     memory = measure_memory(experiment)
@@ -67,16 +72,20 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
         rows["weights of a probe (apart)"] = copied
     lines += [f"  {name:30}{size / GIB:>12.2f}" for name, size in rows.items()]
     lines.append("")
-    for name, value in describe_work(experiment).items():
+    for name, value in describe_work(experiment, used).items():
         lines.append(f"{name:20}{value}")
     return "\n".join(lines)
 
 
-def read_limit(memory_gib: str) -> float:
-    with suppress(ValueError):
-        if (limit := float(memory_gib)) > 0:
-            return limit
-    raise ConfigError(f"--memory_gib={memory_gib}: must be a number > 0; for instance 80")
+def read_number(name: str, text: str, most: float, rule: str) -> float:
+    """Read the number of an option, which must be above 0, and `most` at most."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= most:
+        raise ConfigError(f"{name}={text}: must be a number {rule}")
+    return value
 
 
 def needed_here(experiment: Experiment) -> str:
@@ -165,20 +174,23 @@ def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
         )
 
 
-def describe_work(experiment: Experiment) -> dict[str, str]:
+def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
     model = experiment.model
     train = experiment.train
     window = experiment.data.window
     causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
     checkpoint, room = checkpoint_bytes(experiment), room_for_checkpoints(experiment)
+    token_bytes = int(token_dtype(model.vocab_size)[-1])  # the last character of "<u2", numpy's name of the type
+    shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * token_bytes
     wall_hours = gpu_hours = "unknown (the peak of float32 is not in the table)"
     if train.bf16:
-        hours = {gpu: estimate_hours(experiment, gpu) for gpu in PEAK_FLOPS}
+        hours = {gpu: estimate_hours(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
         walls = [f"{number:,.1f} on {gpu}" for gpu, number in hours.items()]
         gpu_hours = ", ".join(f"{number * train.world_size:,.1f} on {gpu}" for gpu, number in hours.items())
-        both = f"{UTILISATION:.2f} (mfu; mfu_full {UTILISATION * full / causal:.2f})"
-        wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, arXiv:2410.18745, A.2"
+        source = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
+        both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
+        wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, {source}"
     return {
         "parameters": f"{model.n_parameters():,}",
         "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",
@@ -188,13 +200,25 @@ def describe_work(experiment: Experiment) -> dict[str, str]:
         "GPU-hours": gpu_hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
         "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(train)}, with the one being written)",
+        "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
+        "counts.npz": f"{counts_bytes(experiment):,} bytes",
     }
 
 
-def estimate_hours(experiment: Experiment, gpu: str) -> float:
+def estimate_hours(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
     """Compute the wall hours of a run on GPUs of a kind, in bfloat16."""
     train = experiment.train
     flops: float = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
     if train.recompute:
         flops *= RECOMPUTED
-    return flops / (PEAK_FLOPS[gpu] * UTILISATION * train.world_size) / 3600
+    return flops / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
+
+
+def shard_tokens(data: DataConfig, trained: int) -> int:
+    """Estimate the tokens in the shards: all of SlimPajama, with those derived, or of another those trained on."""
+    upsampled = None if data.upsample is None else data.upsample.tokens
+    if not isinstance(data.corpus, Slimpajama) or data.corpus.path is not None:
+        return upsampled or trained
+    if data.base is None:
+        return SLIMPAJAMA_TOKENS
+    return SLIMPAJAMA_TOKENS + (upsampled or SLIMPAJAMA_TOKENS)

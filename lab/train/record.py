@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from lab.train.state import SUMS, StepStats, TrainState
 CONNECT_S = 7.0
 FINISH_S = 10.0
 LIMIT_S = 120.0  # of one call; importing wandb takes long on a busy machine
+SELECTED = ("samples", "samples_unmatched", "samples_short")
+"""Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
 
 
 class Counting:
@@ -39,7 +42,9 @@ class Counting:
     called, which every rank must do together; each pack has been counted by `copies` of them.
     """
 
-    def __init__(self, max_len: int, distance: Distance, layers: LayersConfig | None, *, copies: int = 1) -> None:
+    def __init__(
+        self, max_len: int, distance: Distance, layers: LayersConfig | None, *, selects: bool = False, copies: int = 1
+    ) -> None:
         rel_pos = None if distance.is_plain else partial(relative_positions, distance)
         # A checkpoint has the counts of all ranks in one sum, which any number of ranks may resume from. They stay
         # apart from this rank's own: else `total` would add them up once for each rank.
@@ -47,7 +52,10 @@ class Counting:
         self.local = PositionCounts(max_len, rel_pos)
         if layers is not None:
             self.restored.encoded = self.local.encoded = layers.encoded(max_len)
+        self.selects = selects
         self.copies = copies
+        self.restored_selected = np.zeros(len(SELECTED), dtype=np.int64)
+        self.local_selected = np.zeros(len(SELECTED), dtype=np.int64)
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
@@ -57,6 +65,8 @@ class Counting:
         self.local.add_runs(runs.lengths, tally.ids, runs.anchors)
         self.local.add_targets(tally.supervised)
         self.local.add_evidence(tally.evidence, tally.demand, tally.demand_by_ids)
+        if tally.selected is not None:
+            self.local_selected += tally.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
@@ -65,12 +75,20 @@ class Counting:
             setattr(total, name, sum_over_ranks(getattr(self.local, name)) // self.copies)
         return self.restored + total
 
+    def selected(self) -> dict[str, int]:
+        """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
+        if not self.selects:
+            return {}
+        total = self.restored_selected + sum_over_ranks(self.local_selected) // self.copies
+        return dict(zip(SELECTED, total.tolist(), strict=True))
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the counts of a checkpoint; before any pack is counted."""
         self.restored = PositionCounts.from_dict(state_dict)
         # A state has numbers only; which distances they stand for follows from the run's settings.
         self.restored.rel_pos = self.local.rel_pos
         self.restored.encoded = self.local.encoded
+        self.restored_selected = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
 
 def relative_positions(distance: Distance, q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
@@ -92,8 +110,10 @@ class Recording:
         self.data = data
         self.launch = launch
         self.folder = RunFolder(experiment.run.path)
+        train, skip = experiment.train, experiment.skip
+        selects = skip is not None and skip.selects
         counted = experiment.reach, experiment.position.distance, experiment.model.layers
-        self.counting = Counting(*counted, copies=experiment.train.context_parallel)
+        self.counting = Counting(*counted, selects=selects, copies=train.context_parallel)
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
         self.busy_s = 0.0  # since the last line
         self.batch_start = 0.0
@@ -149,6 +169,7 @@ class Recording:
             "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, processes),
             "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, processes),
             **frequency_metrics(counts, self.experiment.logged_positions),
+            **self.counting.selected(),
         }
         if self.data.settings.block is not None:
             record["window"] = self.data.settings.block(state.step - 1)
@@ -182,9 +203,9 @@ class Recording:
 class Wandb:
     """A copy of a run's records at Weights & Biases, which may fail or hang at any time, already when it is imported.
 
-    That costs one line, and LIMIT_S at most: also where no key is set, or the server does not answer within CONNECT_S.
-    Later wandb's own process sends what it has stored on disk, so that an outage costs nothing; the end waits FINISH_S
-    for it.
+    That costs one line, and LIMIT_S at most. Without a key, or an answer of the server within CONNECT_S, the run is
+    recorded offline, for `wandb sync`. Later wandb's own process sends what it has stored on disk, so that an outage
+    costs nothing; the end waits FINISH_S for it.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -193,23 +214,27 @@ class Wandb:
         self.attempt(lambda: self.open(experiment))
 
     def open(self, experiment: Experiment) -> None:
-        """Begin the run."""
+        """Begin the run as asked, or offline."""
         import wandb
 
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
+        wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
+        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
         # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
-        begin: Any = wandb.init
-        self.run = begin(
-            project="probe-lab",
-            name=experiment.run.name,
-            config=experiment.to_dict(),
-            dir=str(experiment.run.path),
-            mode=experiment.track.wandb,
-            resume="auto",
-            settings=settings,
-        )
+        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path), resume="auto")
+        asked = experiment.track.wandb
+        try:
+            self.run = begin(mode=asked)
+            # wandb gives a run that records nothing to somebody who entered no key
+            if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+                raise TimeoutError("no key was entered")
+        except Exception as error:  # of any kind: the run must not depend on it
+            wandb.teardown(1)  # or the id would still be in use
+            self.run = begin(mode="offline")
+            fix = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
+            show(f"track.wandb={asked}: {first_line(error)}; {fix}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
 
     def mirror(self, record: Mapping[str, Any]) -> None:
@@ -243,14 +268,19 @@ class Wandb:
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""
-        if self.run is not None:
-            import wandb
+        if self.run is None:
+            return
+        import wandb
 
-            self.attempt(lambda: wandb.teardown(int(not finished)))
+        begin = time.monotonic()
+        self.attempt(lambda: wandb.teardown(int(not finished)))
+        if not self.broken and time.monotonic() - begin >= FINISH_S:
+            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
+            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
-    """Read f and the supervised f at the chosen positions, by name, and f's share at i <= L/2.
+    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L.
 
     g_from_0.5L is the demand at distances of L // 2 and more, the sum of g there.
     """
@@ -263,4 +293,5 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
         for name, position in positions.items():
             metrics[name.replace("f_at", begin)] = values[position].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
+    metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)  # from the ceiling of 3L/4 on
     return metrics

@@ -39,7 +39,7 @@ from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
 from lab.train.agreement import LAST, check_shared, end_together, gather
 from lab.train.checkpoint import Checkpointing
-from lab.train.loop import Parts, profile, train
+from lab.train.loop import Parts, Profiler, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
 from lab.train.starting import Start, check_data, find_start, own_run, start_folder
@@ -68,7 +68,7 @@ class Assembled:
                 self.parts.saving.open(self.state)
                 train(self.parts, self.state)
 
-    def profile(self, profiler: torch.profiler.profile, steps: int) -> None:
+    def profile(self, profiler: Profiler, steps: int) -> None:
         """Build the decoder and take some steps, of which nothing is written."""
         with self.parts.stopping.ending_ranks():
             self.build()
@@ -175,12 +175,12 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
     return EXIT_FAILURE if stopping.error else EXIT_STOPPED
 
 
-def profile_experiment(experiment: Experiment) -> int:
-    """Write a table and a trace of where time goes to RUN/profile; return the exit status.
+def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
+    """Write a table and a trace of where time goes, to RUN/profile if nowhere else; return the exit status.
 
     A few steps are trained, of which nothing else is written.
     """
-    path = experiment.run.path / "profile"
+    path = folder or experiment.run.path / "profile"
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     set_threads(experiment.train.threads, launch)
     run = assemble(Start(experiment, launch), writes=False)
@@ -189,9 +189,10 @@ def profile_experiment(experiment: Experiment) -> int:
     trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
     with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
         run.profile(profiler, PROFILED)
+    table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
+    name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
+    (path / name).write_text(table)
     if launch.is_first:
-        table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
-        (path / "fit-profile.txt").write_text(table)
         show(f"profile: {path}; open its trace in ui.perfetto.dev")
     return 0
 

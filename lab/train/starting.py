@@ -239,7 +239,7 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
 
 
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and a warning."""
+    """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
     device = devices.device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
@@ -253,6 +253,17 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
     ]
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
-    if warning := base_warning(experiment.model.theta, experiment.data.window):
-        lines.append(warning)
-    return "\n".join(lines)
+    warnings = (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment))
+    return "\n".join([*lines, *(warning for warning in warnings if warning is not None)])
+
+
+def room_warning(experiment: Experiment) -> str | None:
+    """Return one line of warning if full windows leave a part of each pack empty."""
+    data, pack = experiment.data, experiment.train.micro_batch_tokens
+    used = pack - pack % data.window
+    if data.mode != "concatenated" or data.schedule or used == pack:
+        return None
+    return (
+        f"train.micro_batch_tokens={pack}: holds {used} tokens in windows of {data.window}, so that the run trains on "
+        f"{used / pack:.0%} of train.tokens; a multiple of data.window leaves nothing empty"
+    )

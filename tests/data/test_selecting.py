@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lab.core.errors import ConfigError
+from lab.data.batch import to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection, read_token_types
@@ -58,6 +59,7 @@ def test_samples_by_definition(text, types):
     last = {document[-1] for document in text[0]}
     totals, seen = np.zeros(3, int), set()
     for pack in itertools.islice(stream_of(text, types), 30):
+        found = np.zeros(3, int)
         for tokens, targets, ids, _ in runs_of(pack):
             assert tokens == sorted(set(tokens)), "in the order of the text"
             start = (tokens[0] - FIRST) // WINDOW * WINDOW
@@ -75,8 +77,11 @@ def test_samples_by_definition(text, types):
             assert all(step == 1 or (step > 1 and token in firsts) for token, step in steps.items())
             assert ids[0] == 0
             assert ids[-1] < WINDOW
-            totals += [1, not matched, len(tokens) < BUDGET]
+            found += [1, not matched, len(tokens) < BUDGET]
             seen.add(tuple(tokens))
+        assert pack.selected == tuple(found)
+        assert to_batch(pack).tally.selected == pack.selected
+        totals += found
     assert len(seen) > 40
     assert (totals[1] > 0) == (types == "rare")
     assert (totals[2] > 0) == (types in ("few", "rare"))

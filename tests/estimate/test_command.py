@@ -19,6 +19,7 @@ from lab.train.dry_run import (
     estimate_hours,
     needed_here,
     refuse_too_large,
+    shard_tokens,
 )
 from lab.train.environment import checkpoint_bytes, counts_bytes
 from tests.estimate.small import small
@@ -60,7 +61,7 @@ def written(tmp_path, monkeypatch):
 
 
 def dry_run(words, capsys):
-    work = lambda experiment, options: estimate(experiment, options.memory_gib)  # noqa: E731
+    work = lambda experiment, options: estimate(experiment, options.memory_gib, options.utilisation)  # noqa: E731
     status = fit.read_arguments([*words, "--dry_run"], work)
     out, err = capsys.readouterr()
     return status, out or err
@@ -70,7 +71,7 @@ def test_a_run_without_shards_tokenizer_or_weights(written, capsys):
     status, text = dry_run([written(RUN), "--memory_gib=80"], capsys)
     # 16 x 16 q and out, 8 x 16 k and v, 3 x 24 x 16, 2 x 16 norms: 1,952 a block; 3 of them, 2 x 300 x 16, 16: 15,472
     assert (status, "15,472" in text) == (0, True)
-    for words in ("run: 2 x fsdp, bf16", "unmeasured", "GPU-hours"):
+    for words in ("run: 2 x fsdp, bf16", "unmeasured", "1,254.00 GB", "counts.npz"):
         assert words in text
     assert "weights of a probe (apart)" in text
 
@@ -123,6 +124,7 @@ def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
 
 WRONG = {
     "--memory_gib=0": "--memory_gib=0: must be a number > 0",
+    "--utilisation=40": "--utilisation=40: must be a number > 0 and <= 1",
     "--resume": "--resume: contradicts --dry_run",
     "--memory_gib=1": "--memory_gib=1: must be >= ",
 }
@@ -147,11 +149,12 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
     assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
     assert pytest.approx(0.66, abs=0.005) == UTILISATION
-    work = describe_work(tiny)
+    work = describe_work(tiny, UTILISATION)
     assert {"7,942,963,200", "8,496,611,328"} <= {*work["FLOPs per token"].split()}
     assert "0.66 (mfu; mfu_full 0.70)" in work["wall hours"]  # 0.657 x 8,496,611,328 / 7,942,963,200 = 0.703
     # 12 bytes a parameter; 128 streams of 258 places of 8 bytes
     assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 128 * 258 * 8 + counts_bytes(tiny)
+    assert (shard_tokens(tiny.data, 5), shard_tokens(small().data, 5)) == (627_000_000_000, 5)
 
 
 @pytest.mark.slow
