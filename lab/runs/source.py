@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import fnmatch
 import functools
+import glob
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
@@ -84,7 +85,14 @@ def find_place(path: Path, field: str = "") -> Place:
 
 
 def no_folder(path: Path) -> str:
-    """Describe what to do about a folder that does not exist."""
+    """Describe what to do about a folder that does not exist.
+
+    Example:
+        >>> no_folder(Path("models/step_*"))
+        'matches no folder; use a run folder, a checkpoint in it, or a Hugging Face folder'
+    """
+    if glob.has_magic(str(path)):
+        return f"matches no folder; use {PLACES}"
     runs = {run.name: run for run in [*path.parent.glob("*/"), *Path("runs").glob("*/")]}
     for name in difflib.get_close_matches(path.name, runs, n=1):
         return f"no such folder; did you mean {runs[name]}?"

@@ -22,7 +22,7 @@ from tests.forked import ROOT
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.frequency", "eval.positions")
 command = runner(main)
-ABSENT = ("no such folder", "no such file", "is not a run folder")
+ABSENT = ("no such folder", "no such file", "is not a run folder", "matches no folder")
 SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
 
 
