@@ -1,12 +1,12 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
+    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER]
 
 PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of training's own probes, or of the
 commands probe, distance, ruler, passkey, lines, perplexity or harness:
 
-    probe-lab compare runs/tiny_2k/eval --by method -o table.md
-    probe-lab compare runs/windows-* --by window -o windows.tex
+    probe-lab compare runs/tiny_2k/eval --by method
+    probe-lab compare runs/windows-* --by window -o results
 
 Each line is a task at a length. Each column is a model with its position methods, or what --by names: model,
 checkpoint, method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or
@@ -19,6 +19,8 @@ Runs that differ only in run.seed are one column: the mean of each score over th
 Differences to the first column are tested. Outcomes of the same tests take McNemar's exact test, or the paired t test
 where they are not 0 or 1. Other shares take Fisher's exact test. Probes that stopped early are compared by their exact
 limits, means over four seeds and more by the paired t test or Welch's. Holm's method adjusts all p of a table together.
+
+Prints the table; -o writes its results to compare.jsonl.
 """
 
 from __future__ import annotations
@@ -29,13 +31,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
-from eval.engine.grid_text import WRITERS, describe_marks, format_heading, to_table
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
+from eval.engine.grid_text import describe_marks, format_heading, to_table
 from eval.engine.records import COLUMNS, WIDER, list_results, read_records
 from eval.engine.rows import WIDEST, Result, fitted, natural_key
 from eval.engine.seeds import binomial_variance
@@ -43,7 +44,6 @@ from eval.engine.statistics import add_p_values
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import start
 from lab.core.errors import ConfigError, suggest
-from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
 from lab.core.types import Row
 from lab.runs.arms import SHARES, find_differences, mean_with_limits, name_arms, with_bases
@@ -78,42 +78,26 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
     groups = once.groupby([*lines, *columns], sort=False, dropna=False)
     cells = pd.DataFrame([mean_over_seeds(rows) for _, rows in groups])
     cells["line"] = name_lines(cells, lines)
-    add_headings(cells, columns, is_sorted=bool(by))
+    add_headings(cells, columns)
     order = [*(name for name in LINE if name in lines), "line", "number"]
     return add_p_values(cells).sort_values(order, ignore_index=True), len(frame) - len(results)
 
 
-def add_headings(cells: pd.DataFrame, columns: Sequence[str], *, is_sorted: bool) -> None:
+def add_headings(cells: pd.DataFrame, columns: Sequence[str]) -> None:
     """Add the heading of each cell's column, and the column's number from the left."""
     keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
     unique = list(dict.fromkeys(keys))
     if len({re.sub(r"[\d.]", "", str(key)) for key in unique}) == 1:
         # Keys that differ in their numbers alone: step_2 comes before step_10.
         unique.sort(key=lambda key: natural_key(str(key)))
-    elif is_sorted:
-        unique.sort(key=sort_by_numbers)
-    differ = list(range(len(columns)))
-    # Skip fields that are the same in all columns, or follow from the others: backwards, so that the first ones stay.
-    for field in reversed(range(len(columns))):
-        others = differ.copy()
-        others.remove(field)
-        if len({select(key, others) for key in unique}) == len(unique):
-            differ = others
     cells["number"] = [unique.index(key) for key in keys]
-    cells["column"] = [", ".join(map(format_heading, select(key, differ or [0]))) for key in keys]
-
-
-def select(key: Sequence[Any], fields: Sequence[int]) -> tuple[Any, ...]:
-    return tuple(key[field] for field in fields)
-
-
-def sort_by_numbers(key: Sequence[Any]) -> list[float]:
-    """Return a key that sorts columns by their numbers; text keeps the order in which it appears."""
-    numbers = [0.0] * len(key)
-    for place, value in enumerate(key):
-        if isinstance(value, int | float) and not pd.isna(value):
-            numbers[place] = value
-    return numbers
+    shown = list(columns)
+    # Skip fields that are the same in all columns, or follow from the others: backwards, so that the first ones stay.
+    for name in reversed(columns):
+        others = [other for other in shown if other != name]
+        if others and len(cells[others].drop_duplicates()) == len(unique):
+            shown = others
+    cells["column"] = cells[shown].map(format_heading).agg(", ".join, axis="columns")
 
 
 def add_arms(records: pd.DataFrame) -> pd.DataFrame:
@@ -241,7 +225,7 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
 
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
 COMPARED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
-COMPARED += ["p_adjusted", "p_exact", "seeds_needed"]
+COMPARED += ["p_adjusted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,28 +238,17 @@ class CompareOptions(Section):
 
 
 def join(request: Request) -> Result:
-    """Read all results, and return the table, or where it was written."""
-    output = None if request.folder is None else file_in(request.folder, "compare.txt")
-    if output is not None and output.suffix not in WRITERS:
-        raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
+    """Read all results, and return the table."""
     with unpacked(request.positional) as places:
         cells, older = arrange(read_records(places), request.options.by)
     fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *COMPARED]
     rows = []
     for record in cells[fields].rename(columns={"alike": "protocol"}).to_dict("records"):
         rows.append({name: value for name, value in record.items() if pd.notna(value) and value != ""})
-    notes = describe_marks(cells, older) + define_names(cells.column.unique())
-    if output is None:
-        lines = [fitted(to_table(cells)), ""]
-        for note in notes:
-            lines += wrap(note, WIDEST)
-        return Result("\n".join(lines), rows)
-    lines = [WRITERS[output.suffix](to_table(cells))]
-    for note in notes:
-        lines.append(f"% {note}")
-    with writing(f"-o {output}", "file"):
-        write_atomic(output, ("\n".join(lines) + "\n").encode())
-    return Result(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
+    lines = [fitted(to_table(cells)), ""]
+    for note in describe_marks(cells, older) + define_names(cells.column.unique()):
+        lines += wrap(note, WIDEST)
+    return request.save("compare", "\n".join(lines), rows)
 
 
 SPEC = EvaluationSpec(

@@ -2,10 +2,8 @@
 
 import json
 
-import pandas as pd
 import pytest
 
-from eval.compare import WRITERS
 from eval.demand import main as demand
 from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
@@ -95,13 +93,6 @@ def test_a_link_among_results_is_left_alone(tmp_path):
     with refused(f"{tmp_path / 'recall.jsonl'}: is a link"):
         Results(tmp_path / "recall.jsonl", ("length",))
     assert (tmp_path / "own.txt").read_text() == "a line without an end"
-
-
-def test_names_are_no_formulas_in_a_spreadsheet():
-    table = pd.DataFrame({"=a": ["=HYPERLINK(1)", "-6.7", "+x", "@x", "-x", "<48 to 170+", 1.5]}, index=[*"=bcdefg"])
-    assert WRITERS[".csv"](table).split("\n") == [
-        *(",'=a", "'=,'=HYPERLINK(1)", "b,-6.7", "c,'+x", "d,'@x", "e,'-x", "f,<48 to 170+", "g,1.5", "")
-    ]
 
 
 @pytest.mark.parametrize("listed", [["a"], {"w": 3}, {"w": "../a"}, {"w": "/a"}])

@@ -1,14 +1,10 @@
-"""The table of eval.compare as text: headings, scores with limits, what their marks mean, and file formats."""
+"""The table of eval.compare as text: headings, scores with limits, and what their marks mean."""
 
-import re
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from eval.engine.rows import fitted
-from eval.engine.seeds import LEVEL, POWER
+from eval.engine.seeds import LEVEL
 from lab.runs.arms import FEWEST
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
@@ -37,8 +33,6 @@ def format_cell(cell: Any) -> str:
         text += f", {cell.seeds} seeds"
     elif pd.notna(cell.n):
         text += f", n={cell.n:,.0f}"
-    if pd.notna(cell.seeds_needed):
-        text += f" ({cell.seeds_needed:.0f} needed)"
     if cell.n_censored and cell.seeds > 1:
         text += f", {cell.n_censored} censored"
     if cell.dips:  # distances nearer than reach that fail
@@ -83,31 +77,9 @@ def describe_marks(cells: pd.DataFrame, older: int) -> list[str]:
         named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
         total = f"p adjusted for {tests.sum()} comparisons (Holm)"
         notes.append(f"* differs from {first} at {LEVEL:g}: {named}; {total}.")
-    if cells.seeds_needed.notna().any():
-        notes.append(
-            f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of "
-            "cases if size and spread are those measured; in pairs where seeds are the same."
-        )
     if untested:
         rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
         notes.append(f"? no test ({untested}): {rule}.")
     if older:
         notes.append(f"{older:,} results of older checkpoints are omitted; --by=checkpoint shows them.")
     return notes
-
-
-def to_csv(table: pd.DataFrame) -> str:
-    """Write a table as CSV, with a quote before words that a spreadsheet would take for a formula."""
-
-    def quote_formula(cell: Any) -> Any:
-        return f"'{cell}" if re.match(r"[=+@\t\r]|-(?![\d.])", str(cell)) else cell
-
-    return str(table.map(quote_formula).rename(index=quote_formula, columns=quote_formula).to_csv())
-
-
-WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
-    ".txt": fitted,
-    ".md": pd.DataFrame.to_markdown,
-    ".csv": to_csv,
-    ".tex": partial(pd.DataFrame.to_latex, escape=True),
-}
