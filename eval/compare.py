@@ -184,7 +184,7 @@ def mean_over_seeds(rows: pd.DataFrame) -> Row:
     # A result below the first value tested has no score: the range shows that value with a mark.
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
-    counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum()), "floor": 0.0}
+    counts = {"seeds": len(rows), "n_censored": censored, "floor": 0.0}
     cell: Row = rows.iloc[-1].to_dict() | counts | {"by_seed": {}}
     cell["range"] = range_of(values, rows.censored.map(CENSORED)) if censored else ""
     if len(rows) == 1:

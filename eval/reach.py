@@ -19,7 +19,7 @@ alone, of tokens and window, of none, and of all are compared by the log likelih
 held out of the fit.
 
 The last lines are the answer. A column has moved reach if its limits exclude 0 and it alone predicts held-out arms
-better than no column. It has not if its limits, over its whole range, are within --margin of 0 and it predicts them no
+better than no column. It has not if its limits, over its whole range, are within 0.1 of 0 and it predicts them no
 better. Every other column is open, also one that depends on the constant that is added to demand, or that has fewer
 than four bases.
 
@@ -52,13 +52,14 @@ from eval.engine.rows import WIDEST, Result, to_text
 from lab.core.chart_style import BELOW, BEYOND, RUN, range_of
 from lab.core.command import start
 from lab.core.errors import DataError
-from lab.core.schema import Positive, PositiveFloat, Section
+from lab.core.schema import Positive, Section
 from lab.core.types import CONFIDENCE
 from lab.runs.arms import FEWEST, find_bases, find_differences, name_arms, without_common
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 
 CONSTANTS = (1, 10, 100, 1_000, 10_000)  # added to demand, so that a run without any has a log; the table has the first
+MARGIN = 0.1  # nats of ln reach over the whole range of a column, within which it has not moved reach
 MOVED, STILL, OPEN = "moved reach", "did not", "open"
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
@@ -73,8 +74,6 @@ class ReachOptions(Section):
     """Distance in tokens at which f is read; default: half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
-    margin: PositiveFloat = 0.1
-    """Change of ln reach over the whole range of a column, in nats, within which it has not moved reach."""
 
 
 def analyse(request: Request) -> Result:
@@ -125,7 +124,7 @@ def analyse(request: Request) -> Result:
         lines.append(f"in most arms: {common}")
     parts.append("\n".join([*lines, *define_names(tables["arms"].index)]))
     if model is not None:
-        parts.append(answer(points, columns, errors, options.margin))
+        parts.append(answer(points, columns, errors))
     rows = []
     for name, table in tables.items():
         rows += [{"table": name, **row} for row in table.reset_index().to_dict("records")]
@@ -161,7 +160,7 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors
     return "\n".join(lines)
 
 
-def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, str], margin: float) -> str:
+def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, str]) -> str:
     """Write what moved reach, what did not, and what is open or was held."""
     by_constant = []
     constants = CONSTANTS if DEMAND in columns else CONSTANTS[:1]
@@ -170,7 +169,7 @@ def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, 
         shifted = points.copy()
         if DEMAND in columns:
             shifted[DEMAND] += constant - CONSTANTS[0]
-        by_constant.append(judge_columns(shifted, columns, margin))
+        by_constant.append(judge_columns(shifted, columns))
     answers: dict[str, list[str]] = {MOVED: [], STILL: [], OPEN: []}
     changed = []
     for column in columns:
@@ -190,11 +189,11 @@ def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, 
     if changed:
         listed = ", ".join(map("{:,}".format, CONSTANTS))
         lines.append(f"Open as the answer depends on c in ln(demand + c), c of {listed}: {', '.join(changed)}.")
-    lines.append(f'"{STILL}": the limits of the change over the whole range of a column are within {margin:g} nats.')
+    lines.append(f'"{STILL}": the limits of the change over the whole range of a column are within {MARGIN:g} nats.')
     return "\n".join(lines)
 
 
-def judge_columns(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> dict[str, str]:
+def judge_columns(points: pd.DataFrame, columns: tuple[str, ...]) -> dict[str, str]:
     """Judge each column by its limits and by held-out arms; all are open with fewer than FEWEST bases."""
     out = dict.fromkeys(columns, OPEN)
     chosen, _ = select_separable(points, columns)
@@ -210,7 +209,7 @@ def judge_columns(points: pd.DataFrame, columns: tuple[str, ...], margin: float)
         if log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan):
             if row["low"] > 0 or row["high"] < 0:
                 out[str(column)] = MOVED
-        elif change.abs().max() < margin:
+        elif change.abs().max() < MARGIN:
             out[str(column)] = STILL
     return out
 

@@ -35,8 +35,6 @@ def format_cell(cell: Any) -> str:
         text += f", n={cell.n:,.0f}"
     if cell.n_censored and cell.seeds > 1:
         text += f", {cell.n_censored} censored"
-    if cell.dips:  # distances nearer than reach that fail
-        text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
     # nan, of a result without a test, is not <= LEVEL.
     if cell.p_adjusted <= LEVEL:
         text += "*"

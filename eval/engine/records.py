@@ -5,7 +5,6 @@ and what their score is. Its last field names in what two rows must agree to be 
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -128,10 +127,10 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
         for file in list_results(path):
             if file.name in RECORDS:
                 check_files(file.parent, RECORDS)
+            origin = describe_origin(file)
             try:
                 for row in with_reach(RunFolder(file.parent).read(file.name)):
-                    origin = describe_origin(row, file)
-                    converted = [{**origin, **record} for record in convert_row(row)]
+                    converted = [{"row": row, **origin, **record} for record in convert_row(row)]
                     records += converted
                     if not converted and find_kind(row) is None and "metric" in row:
                         unread[row["metric"]] = None
@@ -146,18 +145,15 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def describe_origin(row: Row, file: Path) -> Row:
-    """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
+def describe_origin(file: Path) -> Row:
+    """Collect where a file's rows belong, with the settings of its run, up to two folders above it."""
     place = file.parent.resolve()
     # Results are in the run folder, in its eval/, or in a folder of eval/ such as probe-*/.
     for home in (place, *place.parents)[:3]:
         if (home / "config.yaml").is_file():
-            return {"row": row, "folder": file.parent, "run": str(home), "settings": read_settings_once(home)}
+            return {"folder": file.parent, "run": str(home), "settings": read_settings(home)}
     # The model of a Hugging Face folder has no run, and so no settings.
-    return {"row": row, "folder": file.parent, "run": "", "settings": {}}
-
-
-read_settings_once = lru_cache(read_settings)
+    return {"folder": file.parent, "run": "", "settings": {}}
 
 
 def convert_row(row: Row) -> Iterator[Row]:
@@ -169,7 +165,7 @@ def convert_row(row: Row) -> Iterator[Row]:
     tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
-    shared |= {"below": None, "censored": None, "passed": np.nan, "dips": 0}
+    shared |= {"below": None, "censored": None, "passed": np.nan}
     if kind is not None and row["score"] is not None:
         if kind.unit == "share":
             shared["passed"] = row.get("passed", row.get("found", np.nan))
@@ -194,7 +190,6 @@ def convert_row(row: Row) -> Iterator[Row]:
             continue
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
         limits["censored"] = classify_reach(score, first, last)
-        limits["dips"] = int(name == "reach" and bool(row.get("dips")))
         tests = row.get("n") if unit == "tokens" else None
         if "length" in ENDS.get(name, ("",))[0]:  # a probe has `tests`; a reach has its own n, or none
             tests = row.get("tests", row.get("n"))

@@ -6,7 +6,7 @@
     probe-lab report runs/cpu_demo -o demo.png
 
 The page is one file that needs no network. You can point at a figure, drag it, zoom it with Ctrl and the wheel, and
-save it as PNG or SVG. A text field picks runs. With a .png or .svg file all figures are one picture. The page shows
+save it as PNG or SVG. With a .png or .svg file all figures are one picture. The page shows
 what the run folders hold: the probes of training, and the results in eval/ at the last probe. RUN may also be a table
 of runs (lab/runs/tables.py).
 """
@@ -29,14 +29,12 @@ from eval.report.figures import DRAWN, Figure
 from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
 from lab.core.chart_style import PALETTE
 from lab.core.command import start
-from lab.core.errors import ConfigError, DataError
+from lab.core.errors import DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
 from lab.runs.arms import find_differences
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
-
-CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +45,6 @@ class ReportOptions(Section):
 def make_report(request: Request) -> Result:
     """Read runs, and write the page or the picture; the rows are the runs."""
     output = file_in(request.folder, "report.html", RESULTS)
-    if output.suffix not in (".html", ".png", ".svg"):
-        raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
     with unpacked(request.positional) as places:
         runs = read_runs(places)
     names = list(runs.runs["run"])
@@ -61,7 +57,7 @@ def make_report(request: Request) -> Result:
     drawn = [figure for plot in DRAWN if (figure := plot(runs))]
     counts += f", {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
-    if output.suffix in (".png", ".svg"):
+    if output.suffix != ".html":
         if not drawn:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
         charts = [figure.chart.properties(title=figure.title + n) for figure in drawn]
@@ -76,21 +72,17 @@ def make_report(request: Request) -> Result:
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
-    """Lay out a figure for the page: as wide as it, chosen rows only, dragged, and zoomed by Ctrl and the wheel."""
+    """Lay out a figure for the page: as wide as it, dragged, and zoomed by Ctrl and the wheel."""
     alt = altair()
     chart = figure.chart
     if not isinstance(chart, alt.FacetChart):
         chart = chart.properties(width="container")
-    if figure.log:
+    if figure.zooms:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
     spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
     # The page sets its own ground, light or dark.
     spec["config"].pop("background")
-    spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
-    # Every layer filters its own rows by the field of the page, because layers may have data of their own.
-    for part in spec.get("spec", spec)["layer"]:
-        part["transform"] = [{"filter": CHOSEN}, *part.get("transform", [])]
     return spec
 
 
@@ -107,8 +99,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "is_crowded": len(runs.arms) > len(PALETTE),
         "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
-        "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),
-        "members": literal(runs.runs[["run", "arm"]].values.tolist()),
+        "specs": literal([page_spec(figure) for figure in drawn]),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The figures of a report: charts that can be pointed at, zoomed and filtered by run."""
+"""The figures of a report: charts that can be pointed at and zoomed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,13 +20,13 @@ BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the te
 
 
 class Figure(NamedTuple):
-    """One figure; `log` is the axis that the reader can make logarithmic, `left` the width of the y axis in pixels."""
+    """One figure; `zooms` is whether the reader can zoom it, `left` the width of the y axis in pixels."""
 
     name: str
     title: str
     caption: str
     chart: Any
-    log: str = ""
+    zooms: bool = False
     left: int = 70
 
 
@@ -60,7 +60,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     chart = layer(plot(line, marks=False), plot_runs())
     caption = f"Lines are means over seeds{bars}." if len(runs.runs) > 1 else ""
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return Figure(name, what.format(passing=passing), caption, chart, "x")
+    return Figure(name, what.format(passing=passing), caption, chart, zooms=True)
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -153,7 +153,7 @@ def loss(runs: Runs) -> Figure | None:
         height=240,
     ).resolve_scale(y="independent")
     caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
-    return Figure("loss", "Loss", caption + ("; means over seeds." if len(runs.runs) > 1 else "."), chart, "x")
+    return Figure("loss", "Loss", caption + ("; means over seeds." if len(runs.runs) > 1 else "."), chart, zooms=True)
 
 
 def held_out(runs: Runs) -> Figure | None:

@@ -43,7 +43,7 @@ def plot_rows(
     percent: bool = False,
     color: str = BLUE,
     names: Sequence[str] | None = None,
-    legend: bool | Sequence[str] = True,
+    legend: bool = True,
     outcome: str | None = None,
     text: str | None = None,
     rules: Sequence[Rule] = (),
@@ -57,7 +57,7 @@ def plot_rows(
     `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
     y, and are marked by their column `outcome` (chart_style.py) if any. A `heat` map has ordered columns `x`, rows
     `y`, and the numbers `series` in the cells, or their `text`. `percent` writes y, or the cells, as percent. `names`
-    are the series in the order of their colours, `legend` those that it lists. `marks` shows the points of lines.
+    are the series in the order of their colours. `marks` shows the points of lines.
     `facet` gives each value a chart of its own, `columns` side by side. `height` is in pixels, or {"step": pixels}
     of a row with a name.
     """

@@ -116,7 +116,7 @@ def build_series(
     series: str,
     kind: str,
     names: Sequence[str] | None,
-    listed: bool | Sequence[str],
+    listed: bool,
     outcome: str | None,
     side: Literal["x", "y"],
 ) -> list[Any]:
@@ -131,9 +131,9 @@ def build_series(
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return [color, alt.Detail(f"{series}:N")]
     values = list(names or dict.fromkeys(table[series].astype(str)))
-    entries = (values if isinstance(listed, bool) else list(listed))[: len(PALETTE)]
     legend = None
-    if listed and len(entries) > 1:
+    if listed and len(values) > 1:
+        entries = values[: len(PALETTE)]
         legend = alt.Legend(title=None, values=entries, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=2)
         if kind == "line":
             legend["symbolType"] = "stroke"

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 WIDTH = 280  # pixels of a chart
-LOSS = "training loss, nats per token"
-SHOWN = "position frequency and demand"
 PROBE = "consumed_tokens"  # which gives each probe a line of its own
 # The columns of the tables; docs/api.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
@@ -154,39 +152,25 @@ class Run:
         """
         charts = []
 
-        def add_chart(rows: pd.DataFrame, x: str, y: str, title: str, series: str | None, **options: Any) -> None:
+        def add(rows: pd.DataFrame, x: str, y: str, title: str, series: str | None = PROBE, **options: Any) -> None:
             if len(rows):
-                columns = [x, y] if series is None else [x, y, series]
-                charts.append(plot_rows(rows[columns], x, y, series=series, title=title, width=WIDTH, **options))
-
-        def add_shares(rows: pd.DataFrame, x: str, y: str, title: str, y_title: str) -> None:
-            x_title = f"{x} (tokens)"
-            rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
-            limits = (0, 1)
-            add_chart(
-                rows, x, y, title, PROBE, x_title=x_title, y_title=y_title, y_limits=limits, percent=True, rules=rules
-            )
-
-        def add_curve(
-            rows: pd.DataFrame, x: str, y: str, title: str, x_title: str, *, series: str = PROBE, **options: Any
-        ) -> None:
-            add_chart(rows, x, y, title, series, x_title=x_title, log_x=True, marks=False, **options)
+                rows = rows[[x, y, *([] if series is None else [series])]]
+                charts.append(plot_rows(rows, x, y, series, title=title, x_title="tokens", width=WIDTH, **options))
 
         profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
         last = probes.iloc[-1].to_dict() if len(probes) else {}
-        by_distance = f"accuracy by distance: {shown_reach(last)}"
-        add_shares(self.distances(), "distance", "score", by_distance, "retrieval accuracy")
-        add_shares(self.lengths(), "length", "accuracy", "tests passed by length", "tests passed")
-        loss_title = "loss (nats per token)"
-        add_chart(self.metrics(), "consumed_tokens", "loss", LOSS, None, y_title=loss_title, marks=False)
-        rows, names = as_table(per_distance(profiles)), list(profiles)
-        x_title = "distance (tokens)"
-        add_curve(rows, "distance", "per distance", SHOWN, x_title, series="profile", names=names, log_y=True)
+        rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
+        shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": rules}
+        curve: dict[str, Any] = {"log_x": True, "marks": False}
+        add(self.distances(), "distance", "score", f"accuracy by distance: {shown_reach(last)}", **shares)
+        add(self.lengths(), "length", "accuracy", "tests passed by length", **shares)
+        add(self.metrics(), "consumed_tokens", "loss", "training loss, nats per token", None, marks=False)
+        frequency = as_table(per_distance(profiles))
+        title = "position frequency and demand by distance"
+        add(frequency, "distance", "per distance", title, "profile", names=list(profiles), log_y=True, **curve)
         rows = contexts[contexts["context"] > 0]  # a logarithmic axis has no 0
-        title, x_title = "held-out loss by visible context", "visible context (tokens)"
-        add_curve(rows, "context", "loss", title, x_title, y_title=loss_title)
-        title, x_title = "gain from evidence", "distance of the evidence (tokens)"
-        add_curve(self.recall(), "middle", "score", title, x_title, y_title="gain (nats)")
+        add(rows, "context", "loss", "held-out loss by visible context, nats per token", **curve)
+        add(self.recall(), "middle", "score", "gain by distance of the evidence, nats", **curve)
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
         # Three charts are as wide as a page.
         lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]

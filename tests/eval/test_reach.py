@@ -143,15 +143,16 @@ def test_f_tabulate_reach_is_laid_out_by_arm():
     assert table.loc["y", ["reach", "f at reach"]].isna().all()
 
 
-def test_the_answer_names_what_moved_reach_and_what_is_open():
+def test_the_answer_names_what_moved_reach_and_what_is_open(monkeypatch):
     points = simulated(4, truth={"f": 0.6}, ends=0.8)
     faults = {"theta": "the same in all points", "section": "unknown in some points"}
-    said = answer(points, tuple(COLUMNS), faults, margin=0.1)
+    said = answer(points, tuple(COLUMNS), faults)
     assert said.startswith("As far as 6 arms can say, moved reach: f; open: tokens, window; "), "limits beyond .1 nats"
     assert "205+: theta; not told apart, or not in all records: section." in said, "0.8 of 256 tokens"
-    assert "moved reach: f; did not: window; open: tokens; " in answer(points, tuple(COLUMNS), faults, margin=2.0)
+    monkeypatch.setattr("eval.reach.MARGIN", 2.0)
+    assert "moved reach: f; did not: window; open: tokens; " in answer(points, tuple(COLUMNS), faults)
     few = points[points["base"].isin(["0-0", "2-0", "5-0"])]
-    assert "can say, open: f, tokens, window." in answer(few, tuple(COLUMNS), {}, margin=2.0), "three bases"
+    assert "can say, open: f, tokens, window." in answer(few, tuple(COLUMNS), {}), "three bases"
 
 
 def forks(bases=5, held=True):
@@ -172,19 +173,19 @@ def test_what_was_held_in_the_runs_of_each_base_is_reported_as_held():
     points = forks()
     columns, faults = select_separable(points, ("f", DEMAND))
     assert (columns, faults) == ((DEMAND,), {"f": HELD})
-    assert f"; {HELD}: f." in answer(points, columns, faults, 0.1)
+    assert f"; {HELD}: f." in answer(points, columns, faults)
     assert select_separable(points.assign(base=points["run"]), ("f", DEMAND))[0] == ("f", DEMAND), "runs without bases"
     assert select_separable(forks(held=False), ("f", DEMAND))[1] == {}
 
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_an_answer_that_depends_on_the_constant_is_open(monkeypatch, changes):
-    def judge(points, columns, margin):
+    def judge(points, columns):
         is_large = points[DEMAND].min() > 100
         return {"f": MOVED if is_large and changes else STILL, DEMAND: MOVED}
 
     monkeypatch.setattr("eval.reach.judge_columns", judge)
-    said = answer(forks(), ("f", DEMAND), {}, 0.1)
+    said = answer(forks(), ("f", DEMAND), {})
     assert f"{MOVED}: {DEMAND}; {OPEN if changes else STILL}: f." in said
     assert ("depends on c in ln(demand + c), c of 1, 10, 100, 1,000, 10,000: f." in said) == changes
     assert len(CONSTANTS) == 5
