@@ -52,15 +52,13 @@ def make_report(request: Request) -> Result:
     if len(names) > 1:
         counts = f"{len(names)} runs"
         title = f"{counts}: {names[0]} to {names[-1]}"
-    # The names of several arms contain their n.
-    n = f", n = {len(names)}" if len(runs.arms) == 1 else ""
     drawn = [figure for plot in DRAWN if (figure := plot(runs))]
     counts += f", {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
     if output.suffix != ".html":
         if not drawn:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
-        charts = [figure.chart.properties(title=figure.title + n) for figure in drawn]
+        charts = [figure.chart.properties(title=figure.title) for figure in drawn]
         lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
         heading = filter(None, [title, runs.common, *define_names(runs.arms)])
         save(vconcat(*lines, title="\n".join(heading)), output)

@@ -53,7 +53,7 @@ class Runs(NamedTuple):
     g(d) where it was counted, by bins of distances.
 
     `arms` are in the order of their settings, as the runs are, `methods` plain first, then by name and parameters.
-    `threshold` is that of all probes; None where they differ.
+    `thresholds` are those of all probes.
     """
 
     runs: pd.DataFrame
@@ -67,7 +67,7 @@ class Runs(NamedTuple):
     settings: Mapping[str, Row]
     arms: list[str]
     methods: list[str]
-    threshold: float | None
+    thresholds: set[float]
     common: str
 
 
@@ -93,13 +93,12 @@ def read_runs(places: Sequence[Path]) -> Runs:
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
-    thresholds = {config.get("probe.threshold", 0.8) for config in settings.values()}
     return Runs(
         **frames,
         settings=settings,
         arms=frames["runs"]["arm"].unique().tolist(),
         methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
-        threshold=thresholds.pop() if len(thresholds) == 1 else None,
+        thresholds={config.get("probe.threshold", 0.8) for config in settings.values()},
         common=common,
     )
 

@@ -22,7 +22,6 @@ BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the te
 class Figure(NamedTuple):
     """One figure; `zooms` is whether the reader can zoom it, `left` the width of the y axis in pixels."""
 
-    name: str
     title: str
     caption: str
     chart: Any
@@ -33,12 +32,11 @@ class Figure(NamedTuple):
 def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **options: Any) -> Any:
     """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
-    if len(runs.arms) > 1:
-        options = {"facet": "arm", **FACET, **options}
-    return plot_rows(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **options)
+    rows = rows.set_index("arm").loc[arms].reset_index()
+    return plot_rows(rows, x, y, series, **{"facet": "arm", **FACET, **options})
 
 
-def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
+def over_tokens(runs: Runs, *, value: str, title: str) -> Figure | None:
     """Draw a measure against consumed tokens: runs as points, and the mean of an arm where none of them is censored."""
     rows = outcomes(runs.probes, value)
     if not (rows["outcome"] == RUN).any():  # one bound for all, which the tables show
@@ -53,14 +51,11 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     plot = partial(plot_rows, x="tokens", y=value, series="arm", names=runs.arms)
     plot = partial(plot, x_title="consumed tokens", y_title=f"{words(value)} (tokens)")
     plot_runs = partial(plot, points, kind="point", legend=False, outcome="outcome")
-    bars = ""
     if len(runs.arms) <= MOST_BANDS:
         plot_runs = partial(plot_runs, low="low", high="high")
-        bars = f", with 95% limits of {FEWEST_SEEDS} and more"
     chart = layer(plot(line, marks=False), plot_runs())
-    caption = f"Lines are means over seeds{bars}." if len(runs.runs) > 1 else ""
-    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return Figure(name, what.format(passing=passing), caption, chart, zooms=True)
+    caption = f"Lines are means over seeds; bars are 95% limits, of {FEWEST_SEEDS} seeds or more."
+    return Figure(title, caption, chart, zooms=True)
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -90,11 +85,9 @@ def reach_by_method(runs: Runs) -> Figure | None:
         columns=1,
         height={"step": ROW},
     )
-    if len(runs.arms) > 1:  # each with the rows of its own methods
-        chart = chart.resolve_scale(y="independent")
+    chart = chart.resolve_scale(y="independent")  # each arm has the rows of its own methods
     caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
-    title = "Reach under each position method"
-    return Figure("reach_by_method", title, caption, chart, left=NAMES)
+    return Figure("Reach under each position method", caption, chart, left=NAMES)
 
 
 def by_distance(runs: Runs) -> Figure | None:
@@ -106,18 +99,18 @@ def by_distance(runs: Runs) -> Figure | None:
     best = {"plain", *accuracy.nlargest(MOST_METHODS).index}
     chosen = [name for name in runs.methods if name in best]
     mean = shares(rows[rows["method"].isin(chosen)])
-    plot = partial(by_arm, names=chosen, percent=True, y_limits=(0, 1), x_title="distance of the number (tokens)")
-    caption = LIMITS
+    rules = [Rule("y", threshold) for threshold in runs.thresholds]
+    plot = partial(
+        by_arm, names=chosen, rules=rules, percent=True, y_limits=(0, 1), x_title="distance of the number (tokens)"
+    )
+    caption = f"{LIMITS} The dashed level is the threshold."
     if len(chosen) <= MOST_BANDS:
         plot = partial(plot, low="low", high="high")
         caption += BANDS
-    if runs.threshold is not None:
-        plot = partial(plot, rules=[Rule("y", runs.threshold)])
-        caption += " The dashed level is the threshold."
     chart = plot(runs, mean, "distance", "share", "method", y_title="retrieval accuracy")
     if len(accuracy) > len(chosen):
         caption += f" The tables hold {len(accuracy) - len(chosen)} more methods, of lower accuracy."
-    return Figure("by_distance", "Retrieval accuracy by distance", caption, chart)
+    return Figure("Retrieval accuracy by distance", caption, chart)
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -130,7 +123,7 @@ def frequency(runs: Runs) -> Figure | None:
     chart = plot(rows, "distance", "per distance", "arm", facet="profile", width=380, height=240)
     caption = "How often training used each relative position, and how many targets have their nearest evidence at each"
     caption += " distance; means over seeds."
-    return Figure("frequency", "Position frequency and demand", caption, chart)
+    return Figure("Position frequency and demand", caption, chart)
 
 
 def loss(runs: Runs) -> Figure | None:
@@ -153,14 +146,14 @@ def loss(runs: Runs) -> Figure | None:
         height=240,
     ).resolve_scale(y="independent")
     caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
-    return Figure("loss", "Loss", caption + ("; means over seeds." if len(runs.runs) > 1 else "."), chart, zooms=True)
+    return Figure("Loss", caption + "; means over seeds.", chart, zooms=True)
 
 
 def held_out(runs: Runs) -> Figure | None:
     """Draw the held-out loss by visible context."""
     mean = fold_runs(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
     titles = "visible context (tokens, up to 2x)", "held-out loss (nats)"
-    return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
+    return curve(runs, mean, "context", "Held-out loss by visible context", titles)
 
 
 def gain(runs: Runs) -> Figure | None:
@@ -168,29 +161,24 @@ def gain(runs: Runs) -> Figure | None:
     mean = fold_runs(runs.gains, ["arm", "distance"], "gain")
     middle = runs.gains.groupby(["arm", "distance"], sort=False)["middle"].mean().reset_index()
     titles = "distance of the evidence (tokens)", "gain (nats)"
-    return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", "gain", titles)
+    return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", titles)
 
 
-def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles: tuple[str, str]) -> Figure | None:
+def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, titles: tuple[str, str]) -> Figure | None:
     """Plot means by distance, a line with limits for each arm; `titles` are those of x and y."""
     if mean.empty:
         return None
     plot = partial(plot_rows, names=runs.arms, log_x=True, x_title=titles[0], y_title=titles[1])
-    caption = LIMITS
-    if len(runs.runs) > 1:
-        caption += " Lines are means over seeds."
+    caption = f"{LIMITS} Lines are means over seeds."
     if len(runs.arms) <= MOST_BANDS:
         plot = partial(plot, low="low", high="high")
-        if "low" in mean:
-            caption += BANDS
-    return Figure(name, title, caption, plot(mean, x, "mean", "arm"))
+        caption += BANDS
+    return Figure(title, caption, plot(mean, x, "mean", "arm"))
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
-    partial(over_tokens, value="reach", what="Reach: one number, {passing}", name="growth"),
-    partial(
-        over_tokens, value="effective_length", what="Effective length: four needles, {passing}", name="effective_length"
-    ),
+    partial(over_tokens, value="reach", title="Reach: the farthest one number is found at the threshold"),
+    partial(over_tokens, value="effective_length", title="Effective length: four needles at the threshold"),
     loss,
     reach_by_method,
     by_distance,

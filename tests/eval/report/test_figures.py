@@ -72,7 +72,7 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     assert runs.arms == ["all, n = 2"]
     found = outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
     assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
-    spec = over_tokens(runs, value="reach", what="Reach", name="growth").chart.to_dict()
+    spec = over_tokens(runs, value="reach", title="Reach").chart.to_dict()
     line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())
     assert [row["reach"] for row in line] == [None, 50, None]
     assert [row["reach"] for row in points if row["outcome"] == MEAN] == [50]

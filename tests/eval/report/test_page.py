@@ -49,24 +49,17 @@ def browse(page):
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
 
-def test_long_names_of_arms_fit_a_narrow_page(tmp_path, capsys, monkeypatch):
+LONG = {"data.window": "a window that has a name much longer than any line of a narrow page, of {}"}
+
+
+@pytest.mark.parametrize("name", ["one", "many", "records", "long"])
+def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, monkeypatch, name):
     pytest.importorskip("altair")
     if shutil.which("chromium") is None:
         pytest.skip("no Chromium: apt-get install chromium")
-    long = {"data.window": "a window that has a name much longer than any line of a narrow page, of {}"}
-    monkeypatch.setattr("lab.runs.conditions.PHRASES", long)
-    page = tmp_path / "report.html"
-    assert main([*map(str, make_runs(tmp_path, 3)), "-o", str(page)]) == 0, capsys.readouterr().err
-    page.write_text(page.read_text().replace("<head>", f"<head>{WATCH.replace('WIDTH', '420')}", 1))
-    assert re.search(r'<body[^>]* data-faults="([^"]*)"', browse(page))[1] == ""
-
-
-@pytest.mark.parametrize("name", ["one", "many", "records"])
-def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, name):
-    pytest.importorskip("altair")
-    if shutil.which("chromium") is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    n_arms = {"one": 1, "many": 70, "records": 9}[name]
+    if name == "long":
+        monkeypatch.setattr("lab.runs.conditions.PHRASES", LONG)
+    n_arms = {"one": 1, "many": 70, "records": 9, "long": 3}[name]
     paths = RECORDS if name == "records" else make_runs(tmp_path, n_arms)
     page = tmp_path / "report.html"
     assert main([*map(str, paths), "-o", str(page)]) == 0, capsys.readouterr().err
