@@ -45,11 +45,6 @@ from lab.train.record import Counting
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
 NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
-HEADS = {  # in the table, of several words, apart from each other
-    "g_unweighted": "  g without weights",
-    "g_by_ids": "  g by ids",
-    "g_or_farther": "  g from here on",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +143,7 @@ def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
     distances = []
     for low, high in zip(rows["from"], rows["to"], strict=True):
         distances.append(f"{low:,}" if low == high else f"{low:,}-{high:,}")
-    lines = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
+    lines = rows.drop(columns=["from", "to"]).set_index(pd.Index(distances, name="distance"))
     return rows, to_text(lines, ",.0f")
 
 

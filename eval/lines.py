@@ -7,9 +7,8 @@ Tests have as many lines as fit into a length in the model's own tokens. Scores 
     probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
-A row is `short` if all its tests take 4,096 tokens or fewer. It is `long` if all take more than 8,092. These are
-LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
-model's own:
+LR-S and LR-L of arXiv:2401.07004, Table 3, are tests of 4,096 tokens or fewer, and of more than 8,092; each score is
+of 50 tests. Position methods take the place of the model's own:
 
     probe-lab lines models/Llama-2-7B-chat --lengths=16384 --frequency=entropy_abf:train_len=4096
 
@@ -42,8 +41,6 @@ from lab.core.types import Row
 Protocol = Literal["longeval", "completion"]
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
 DIGITS = 5  # of the longest number
-SHORT = 4096  # tokens (arXiv:2401.07004, section 4.5)
-LONG = 8092
 HIGHEST = 50_000  # number; and the most lines
 LEAST_LINES = 2  # a single line leaves nothing to choose
 TASK = (
@@ -92,18 +89,6 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
 
-def name_range(least: int, most: int) -> str:
-    """Name the paper's range that tests of `least` to `most` tokens lie in.
-
-    Example:
-        >>> name_range(3900, 4096), name_range(8093, 9000), name_range(4000, 4097)
-        ('short', 'long', 'between')
-    """
-    if most <= SHORT:
-        return "short"
-    return "long" if least > LONG else "between"
-
-
 class LineRetrieval(run.Measure):
     """The share of lines found by the length of the record."""
 
@@ -115,7 +100,6 @@ class LineRetrieval(run.Measure):
     columns = (
         ("lines", lambda row: row["lines"]["most"], ","),
         ("tokens", "length", ","),
-        ("range", "range", ""),
         ("score (%)", lambda row: 100 * row["score"], ".1f"),
         ("95% limits", lambda row: limits(row, ".1f", 100), ""),
     )
@@ -164,16 +148,15 @@ class LineRetrieval(run.Measure):
             lines.append(int(case.facts["lines"]))
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
         sizes = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
-        return {**sizes, "range": name_range(min(tokens), max(tokens)), **answers.summarize(outcome)}, outcome.records
+        return {**sizes, **answers.summarize(outcome)}, outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""
-        title = f"line retrieval, {rows[0]['protocol']} protocol, {rows[0]['n']} tests each"
         return self.length_chart(
-            rows, "tests passed", title, x_title="tokens of the longest test", y_limits=(0, 1), percent=True
+            rows, "tests passed", x_title="tokens of the longest test", y_limits=(0, 1), percent=True
         )
 
 

@@ -227,16 +227,7 @@ class Perplexity(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first = rows[0]
-        title = f"{first['protocol']}, stride {first['stride']}; {first['n']} documents ({first['source']})"
-        if first["low"] is not None:
-            title += ", 95% over documents"
-        return self.length_chart(
-            rows,
-            "perplexity",
-            title,
-            x_title="context length (tokens)",
-        )
+        return self.length_chart(rows, "perplexity", x_title="context length (tokens)")
 
 
 def count_bytes_per_token(documents: Sequence[Document]) -> float | None:

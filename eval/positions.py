@@ -160,13 +160,10 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, index).reset_index()
     heat = partial(chart.plot_rows, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
-    never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
-    parameters = ", ".join([f"{name} {value}" for name, value in resolved(distance).items() if value])
-    trained = f"training: natural lengths, L = {len(f):,} tokens"
     return chart.hconcat(
         heat("position", title="relative position, tokens"),
-        heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
-        title=f"{distance.method}: {parameters}; a text of {options.length:,} tokens; {trained}",
+        heat("share", percent=True, title="f of it in training on natural lengths, share of the largest"),
+        title=f"{distance.method}: a text of {options.length:,} tokens",
     )
 
 

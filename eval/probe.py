@@ -131,8 +131,7 @@ class ByLength(needles.NeedleMeasure):
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
                 f"is that of all {config.tests:,} with probability {1 - config.error_rate:.6g} or more"
             )
-        tests = f"{config.needles} numbers of {config.digits} digits"
-        return "\n".join([*lines, f"protocol {config.protocol}, {tests}: {self.probe.protocol.SUMMARY}"])
+        return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the curve with its limits and monotone fit, and the effective length."""

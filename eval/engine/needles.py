@@ -224,10 +224,7 @@ class NeedleMeasure(run.Measure):
         )
 
     def title(self) -> str:
-        protocol = f"{self.config.protocol} protocol"
-        if self.config.protocol == "ours":
-            protocol = "the lab's protocol"
-        return f"{super().title()}; {protocol}, {self.config.tests} tests a length"
+        return f"{super().title()}; protocol {self.config.protocol}, {self.config.tests} tests a length"
 
 
 def format_effective_length(values: Mapping[str, Any]) -> str:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
-COLUMN_GAP = 2  # characters between columns
-INDENT = "  "  # of further lines of a name
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
@@ -100,28 +98,23 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(table).set_index(next(iter(table[0])))
     forms = form if isinstance(form, Mapping) else dict.fromkeys(frame.columns, form)
     names = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    cells: list[list[str]] = [[] for _ in names]
-    room = WIDEST
+    cells = []
     for column, values in frame.astype(object).items():
-        width = len(str(column))
-        for line, value in zip(cells, values, strict=True):
-            line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
-            width = max(width, len(line[-1]))
-        room -= width + COLUMN_GAP
-    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room - len(INDENT)))
-    table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
-    return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
+        cells.append(["-" if pd.isna(value) else format(value, forms.get(column, "")) for value in values])
+    lines = wrap_names(zip(names, zip(*cells, strict=True), strict=True))
+    text = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
+    return text.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 
 
-def wrap_names(lines: Iterable[tuple[str, Sequence[str]]], width: int = NAME) -> list[list[str]]:
+def wrap_names(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
     """Write a long name of a table's line in several lines, of which only the first has the cells."""
     out = []
     for name, cells in lines:
         # wrap returns no line for an empty name, but its cells need one.
-        first, *others = wrap(name, width, break_long_words=False) or [""]
+        first, *others = wrap(name, NAME, break_long_words=False) or [""]
         out.append([first, *cells])
         for other in others:
-            out.append([f"{INDENT}{other}", *[""] * len(cells)])
+            out.append([f"  {other}", *[""] * len(cells)])
     return out
 
 

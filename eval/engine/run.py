@@ -169,7 +169,7 @@ class Measure:
             return [Rule("x", window, f"training window {window:,}")]
         return []
 
-    def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **options: Any) -> Any:
+    def length_chart(self, rows: Sequence[Row], y_title: str, **options: Any) -> Any:
         """Plot scores with their limits over length, a line for each model and method."""
         return plot_rows(
             named_series(rows),
@@ -180,7 +180,7 @@ class Measure:
             high="high",
             log_x=True,
             y_title=y_title,
-            title=title,
+            title=self.title(),
             rules=self.window_between(row["length"] for row in rows),
             **options,
         )

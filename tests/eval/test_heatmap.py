@@ -84,7 +84,7 @@ def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, caps
     thirds = [row for row in rows if row["metric"] == "failures_by_third"]
     assert [(row["length"], row["third"]) for row in thirds] == [(n, third) for n in (200, 320) for third in THIRDS]
     assert {(row["n"], row["accuracy"]) for row in thirds} == {(3, 0.0)}
-    assert out.startswith("tiny: rope+plain; the lab's protocol, 3 tests a length\n")
+    assert out.startswith("tiny: rope+plain; protocol ours, 3 tests a length\n")
     assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
 
 
