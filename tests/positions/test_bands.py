@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lab.positions import DISTANCE_METHODS, distance
-from lab.positions.regions import Near, Tile
+from lab.positions import distance
+from lab.positions.regions import Near
 from lab.testing import check_distance_method
 
 WIDTHS = [0, 1, 2, 3, 7, 39, 40, 41]  # none, least, inside, at and beyond the lengths tried
@@ -84,10 +84,6 @@ def times_covered(tiles, queries, keys, width=None):
     return count
 
 
-def test_every_method_is_here():
-    assert {case.values[0] for case in cases()} == set(DISTANCE_METHODS)
-
-
 @every
 def test_every_causal_pair_lies_in_one_band_whose_maps_give_its_relative_position(method, parameters):
     built = distance(method, **parameters)
@@ -112,9 +108,3 @@ def test_tiles_cover_each_pair_of_the_region_once_and_no_other(method, parameter
             if isinstance(band.region, Near):
                 covered = times_covered(band.region.window(queries, keys), queries, keys, band.region.width)
                 assert (covered == expected).all(), (band.region, queries, keys)
-
-
-def test_tile_moves_from_positions_to_places():
-    # queries 5, 6 and keys 2, 3 of a text whose queries begin at place 10 and whose keys at place 100
-    moved = Tile(range(5, 7), range(2, 4), "causal").shifted(5, 98)
-    assert moved == Tile(range(10, 12), range(100, 102), "causal")
