@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from lab.core.arguments import read_options
-from lab.core.command import Arguments, Bar, CommandSpec, run, start
+from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import ConfigError
 from lab.core.schema import PathText, Positive
 from lab.data.tokenizer import load_tokenizer
@@ -73,7 +73,7 @@ def merge(args: Arguments) -> str:
     for path in paths:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
             decoder_config(read_settings(place.folder), own_frequencies=False)
-    models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
+    models = {path: open_model(path) for path in paths}
     check_shapes(models)
     merged, train_len = choose_positions(models, options)
     tokenizer = find_shared_tokenizer(models)
@@ -144,8 +144,7 @@ def find_shared_tokenizer(models: Models) -> Path | None:
 def add_weights(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
     """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
     first, *others = [dict(decoder.named_parameters()) for decoder in decoders]
-    bar = Bar(into.named_parameters(), desc="merge", total=len(first), leave=False)
-    for name, parameter in bar:
+    for name, parameter in into.named_parameters():
         total = first[name].double() * shares[0]  # not from zero, which would turn -0.0 into 0.0
         for other, share in zip(others, shares[1:], strict=True):
             total.add_(other[name].double(), alpha=share)

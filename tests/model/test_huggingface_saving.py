@@ -186,13 +186,13 @@ SETTINGS = [  # what config.json holds, and the faults
     ({"rope_parameters": {"rope_type": "linear", "factor": 0.5}}, "rope_parameters.factor=0.5: must be >= 1"),
     ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.full_attention: must be the same in all layers"),
     ({"rope_scaling": [1]}, "rope_scaling=[1]: must be an object or null"),
-    ({"head_dim": 7}, "num_attention_heads=4: head_dim 7 must be even"),
+    ({"head_dim": 7}, "n_heads=4: head_dim 7 must be even"),
     (
-        {"hidden_act": "relu", **rope(type="su"), "rms_norm_eps": None},
+        {"hidden_act": "relu", **rope(type="su")},
         f"hidden_act=relu: {SILU}",
         f"rope_type=su: {TYPES}, or frequencies passed to load_pretrained",
-        "rms_norm_eps=None: must be a number",
     ),
+    ({"rms_norm_eps": None}, "norm_eps=None: must be a number"),
 ]
 
 

@@ -17,8 +17,6 @@ from lab.model.devices import to_device
 from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
-PositionMap = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
@@ -85,7 +83,7 @@ class Layout:
         return self.distance.bands
 
     @cached_property
-    def key_maps(self) -> list[PositionMap]:
+    def key_maps(self) -> list[Callable[[Tensor], Tensor]]:
         return list(dict.fromkeys(band.k_map for band in self.bands))
 
     @cached_property

@@ -172,6 +172,8 @@ def token_text(token: Any) -> str | None:
 def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
     """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
     errors = find_errors(settings, own_frequencies)
+    if errors:
+        raise ConfigError(*errors)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     values["theta"] = collect_rope(settings)["rope_theta"]
@@ -180,15 +182,7 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
     if width != values["d_model"]:
         values["attention_width"] = width
-    try:
-        cfg = DecoderConfig(**values)
-    except ConfigError as error:
-        for line in error.errors:
-            name, _, rest = line.partition("=")
-            errors.append(f"{SIZES.get(name, name)}={rest}")
-    if errors:
-        raise ConfigError(*errors)
-    return cfg
+    return DecoderConfig(**values)
 
 
 def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
