@@ -129,8 +129,6 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
         "largest relative position": format_number(held[-1]),
         "distinct": str(len(held)),
     }
-    if distance.scales_logits:
-        lines["logits"] = "scaled, which moves no position"
     facts = "\n".join([f"{name:<27}{text}" for name, text in lines.items()])
     row = {
         "metric": "relative_positions",

@@ -126,11 +126,6 @@ class ByLength(needles.NeedleMeasure):
             (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
         ]
         lines = [columns_text(curve, columns), needles.format_effective_length(summary)]
-        if config.sequential:
-            lines.append(
-                f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
-                f"is that of all {config.tests:,} with probability {1 - config.error_rate:.6g} or more"
-            )
         return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:

@@ -85,9 +85,8 @@ class ByDepth(NeedleMeasure):
         needles = config.needles
         self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
         if self.depths % needles:
-            near = max(1, round(self.depths / needles)) * needles
-            rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
-            raise ConfigError(f"--depths={self.depths}: {rule}; use {near}")
+            rule = f"must be a multiple of the {needles} needles, each of which has depths of its own; correct it"
+            raise ConfigError(f"--depths={self.depths}: {rule}")
         # Rounded up: the first multiple of the step that is at least the shortest test.
         first = -(-shortest // config.step) * config.step  # with room for a test
         longest = config.max_length or self.subject.model.train_len

@@ -145,17 +145,18 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
         longest = max(longest, tokens)
         operations += n * count_operations(cfg, tokens)
     check_length(longest, subject)
-    text, minutes = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens", 0.0
+    text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens"
+    seconds = 0.0
     # Timing a pass takes seconds itself, which short tests are spared.
     if operations >= SHORT_S * SLOWEST:
         timed = min(TIMED, longest)
-        minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-        text += f": about {minutes:,.0f} min at most"
+        seconds = measure_seconds(subject, timed) * operations / count_operations(cfg, timed)
+        text += f": about {seconds / 60:,.0f} min at most"
     if longest > window:
         text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     # A batch job has no terminal, and nobody to answer.
     asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
-    if minutes * 60 > SHORT_S or asks:
+    if seconds > SHORT_S or asks:
         show(text, error=True)
     if asks:
         show("continue? [y/N] ", error=True, end="")

@@ -4,13 +4,10 @@ import re
 
 import pytest
 
-from eval.engine.answers import summarize
 from eval.engine.cases import Writer
 from eval.lines import draw_case, main
-from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
 
-BUDGET, STOP = 40, 1
 LINE = re.compile(r"^line ([a-z]+-[a-z]+): REGISTER_CONTENT is <([0-9]+)>$", re.MULTILINE)
 QUESTION = re.compile(
     r"\nNow the record is over\. Tell me what is the <REGISTER_CONTENT> in line (\S+)\? I need the number\."
@@ -38,31 +35,6 @@ def test_the_record_holds_the_answer_once(request, name, protocol):
     assert len(set(places)) > 6
     assert min(places) < 10
     assert max(places) > 20
-
-
-def say_line(text):
-    """Answer with the line that is asked for, where it is whole in the text."""
-    return f"It is <{dict(LINE.findall(text)).get(QUESTION.search(text)[1], 'unknown')}>, not 7."
-
-
-@pytest.mark.parametrize("name", ["bpe", "bytewise"])
-def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, name, tmp_path):
-    tokenizer = request.getfixturevalue(name)
-    seen = 900
-    cases = [draw_case(Writer(tokenizer), "longeval", lines=40, seed=1, index=k) for k in range(24)]
-
-    def ask(n_tokens):
-        reader = Reader(tokenizer, n_tokens, say_line)
-        return answered(reader, tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP)
-
-    outcome = ask(seen)
-    inside = []
-    for case in cases:
-        rest = case.prompt[case.prompt.index(f"line {case.facts['name']}:") :]
-        inside.append(len(tokenizer.encode(rest, add_special_tokens=False).ids) <= seen)
-    assert [record["passed"] for record in outcome.records] == inside
-    assert 3 < sum(inside) < 21
-    assert summarize(ask(10**6))["score"] == 1
 
 
 run = runner(main)

@@ -291,7 +291,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("demand", "RUN --data.window=9", "--data.window: would be ignored, a run has counted; name "),
     ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
     ("frequency", "--corpus=none --positions=8", "--corpus=none: must be slimpajama or a folder of token shards"),
-    ("report", "FAKE -o x.pdf", "-o=x.pdf: must end in .html, .png or .svg"),
+    ("report", "FAKE -o x.pdf", "x.pdf: must end in .png or .svg; rename the picture"),
     ("reach", "--at=64", "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
     ("reach", "RUNS nowhere", "nowhere: no such folder"),
     ("reach", "RUNS runs/160-160-0", "160-160-0: must be the name of one folder only; rename the others"),

@@ -65,12 +65,6 @@ def test_what_is_in_the_matrix_is_summed_up(capsys, words):
     assert run(f"{words} --length={length}", capsys)[1].split("\n\n")[1] == expected
 
 
-def test_a_factor_on_the_logits_is_named(capsys):
-    out = run("plain --log_n=4 --length=3", capsys)[1]
-    assert "method                     plain --log_n=4\n" in out
-    assert out.endswith("logits                     scaled, which moves no position\n")
-
-
 PARAMETERS = {
     "plain": [{}],
     "string": [{"shift": s, "window": w} for s, w in ((1, 0), (1, 1), (3, 0), (5, 2), (13, 13))],
