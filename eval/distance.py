@@ -13,12 +13,12 @@ Nearer distances that fail are named as dips (lab/probe/reach.py):
     probe-lab distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     probe-lab distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     probe-lab distance runs/cpu_demo --window=384 --plot
-    probe-lab distance runs/cpu_demo --prompts=96,128,160
+    probe-lab distance runs/cpu_demo --prompts=96,128,160 --plot
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
-With --prompts the accuracy is also measured in prompts of other lengths, and printed as a grid. It separates a limit of
-distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
+With --prompts the accuracy is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a
+limit of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
@@ -31,7 +31,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from lab.probe.limits import LengthResult
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach, shown_length
 from lab.runs.arms import classify_reach
+from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
 WHY = 'docs/install.md, "If it does not work", has reasons'
@@ -184,14 +184,60 @@ class FoundByDistance(run.Measure):
             distances = by_metric["found_by_distance"]
             lines += ["", method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
             if self.others:
-                cells = [{**row, "prompt": self.probe.window} for row in distances] + by_metric["found_by_prompt"]
-                cells.sort(key=itemgetter("prompt"), reverse=True)
-                table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
-                lines += ["", "accuracy by length of the prompt", to_text(table.rename("{:,}".format), ".2f")]
-        return "\n".join([*lines, ""])
+                cells = self.grid([*distances, *by_metric["found_by_prompt"]])
+                lines += ["", "accuracy by length of the prompt", self.grid_text(cells)]
+        return "\n".join([*lines, *self.explain_length(rows), ""])
+
+    def explain_length(self, rows: Sequence[Row]) -> list[str]:
+        """Explain an effective length of training that is longer than every reach."""
+        model = self.subject.model
+        if model.folder is None or model.experiment is None:
+            return []
+        effective_length = 0
+        for probe in RunFolder(model.folder).probes():
+            if probe["consumed_tokens"] == model.consumed_tokens:
+                effective_length = probe["effective_length"] or 0
+        # Rows of shares have no reach; None is no reach.
+        if effective_length <= max([row.get("reach") or 0 for row in rows]):
+            return []
+        tests = model.experiment.tests
+        passes = f"{tests.required} of {tests.needles} numbers, at any depth, pass a test of it"
+        return [
+            "",
+            f"The effective length, {effective_length:,}, is longer than reach: {passes}; reach takes one number.",
+        ]
+
+    def grid(self, rows: Sequence[Row]) -> list[Row]:
+        """List the accuracies of all prompt lengths, the longest first."""
+        cells = []
+        for row in rows:
+            if row["metric"] != "reach":
+                cells.append({"prompt": self.probe.window, **row})
+        return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
+
+    def grid_text(self, cells: Sequence[Row]) -> str:
+        """Write the accuracies with a line for each prompt length and a column for each distance."""
+        table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
+        return to_text(table.rename("{:,}".format), ".2f")
+
+    def heat_map(self, rows: Sequence[Row]) -> Any:
+        """Draw the accuracies by prompt length and distance, a map for each method."""
+        return plot_rows(
+            self.grid(rows),
+            "distance",
+            "prompt",
+            "score",
+            "method",
+            kind="heat",
+            percent=True,
+            height=90,
+            columns=1,
+            x_title=X_TITLE,
+            y_title="prompt (tokens)",
+        )
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw accuracies with limits and their fit; below, f of the training."""
+        """Draw accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
         shares = [row for row in rows if row["metric"] == "found_by_distance"]
@@ -207,6 +253,8 @@ class FoundByDistance(run.Measure):
         counted = [row for row in shares if row["f"]]
         if counted:
             panels.append(plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False))
+        if self.others:
+            panels.append(self.heat_map(rows))
         return vconcat(*panels) if len(panels) > 1 else panels[0]
 
 

@@ -240,7 +240,9 @@ def parse_hotpotqa(content: Sequence[Mapping[str, Any]], number: Callable[[str],
     """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries: list[Entry] = []
     for item in content:
-        supporting = {title for title, _ in item["supporting_facts"]}
+        titles = dict(item["context"]).keys()
+        # A question without supporting facts, as in the test split, has all of its paragraphs as gold.
+        supporting = {title for title, _ in item.get("supporting_facts", [])} & titles or titles
         gold: dict[str, int] = {}
         near: dict[str, int] = {}
         for title, sentences in item["context"]:

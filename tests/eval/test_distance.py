@@ -4,11 +4,13 @@ import json
 import shlex
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from eval.distance import main
+from eval.distance import FoundByDistance, main
 from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.positions import distance as method
@@ -135,3 +137,16 @@ def test_f_is_that_of_the_position_which_the_method_gives():
     assert string == [100, 90, 80, 70, 90, 80, 70, 60, 50]
     leaky = map_counts_to_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
     assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70
+
+
+def test_an_effective_length_beyond_reach_is_explained():
+    """One line where training's effective length is longer than every reach; none where it is not, or not known."""
+    tests = SimpleNamespace(required=2, needles=4)
+    for length, rows in ((288, 1), (159, 0), (None, 0)):
+        model = SimpleNamespace(folder=Path("x"), experiment=SimpleNamespace(tests=tests), consumed_tokens=5)
+        measure = SimpleNamespace(subject=SimpleNamespace(model=model))
+        with pytest.MonkeyPatch.context() as patch:
+            probe = {"consumed_tokens": 5, "effective_length": length}
+            patch.setattr("eval.distance.RunFolder", lambda path: SimpleNamespace(probes=lambda: [probe]))  # noqa: B023
+            lines = FoundByDistance.explain_length(measure, [{"metric": "reach", "reach": 159.2}])
+        assert len([line for line in lines if "288" in line and "2 of 4" in line]) == rows
