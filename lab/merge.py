@@ -53,7 +53,7 @@ class MergeOptions(MergeConfig):
     positions: PathText | None = None
     """Model whose position methods and training window are kept; must be set if the methods differ."""
     train_len: Positive | None = None
-    """Training window in tokens; default: that of the model whose positions are kept."""
+    """Training window in tokens; default: the longest of the models' own."""
 
 
 def merge(args: Arguments) -> str:
@@ -108,16 +108,21 @@ def check_shapes(models: Models) -> None:
 
 
 def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, int | None]:
-    """Return the model whose positions are kept, by default the first, and the training window."""
+    """Return the model whose positions are kept, and the training window: that of the options, or the longest."""
     positions = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
-    if len(set(positions.values())) > 1 and options.positions is None:
-        listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
-        raise ConfigError(f"--positions: must be given, the positions differ ({listed}); name the model to keep")
-    kept = models[Path(options.positions or next(iter(models)))]
-    decoder = kept.model
-    train_len = options.train_len
-    if train_len is None and decoder.frequencies.method != "dynamic_ntk":  # which has a training length of its own
+    train_len: int | None = max(model.train_len for model in models.values())
+    first = next(iter(models))
+    kept = models[Path(options.positions or first)]
+    if len(set(positions.values())) > 1:
+        if options.positions is None:
+            listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
+            raise ConfigError(f"--positions: must be given, the positions differ ({listed}); name the model to keep")
         train_len = kept.train_len
+    decoder = kept.model
+    if decoder.frequencies.method == "dynamic_ntk":
+        train_len = None  # the method has its own and would compute something else with another
+    if options.train_len is not None:
+        train_len = options.train_len
     # Positions that the folder does not support are reported before the models are summed.
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return decoder, train_len

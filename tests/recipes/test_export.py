@@ -1,6 +1,9 @@
 """Exported runs: what transformers computes, encodes and where it stops, and a line for what has no name there."""
 
 import json
+import re
+import shlex
+import shutil
 
 import pytest
 import torch
@@ -28,7 +31,6 @@ def test_transformers_computes_and_encodes_the_same(kind, prepared, tmp_path, ca
     run = write_run(tmp_path / "run", prepared, position, std=STD, **model)
     assert main([str(run), "-o", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: run at 4,096 tokens, ")
-    assert "trained on 4,096 tokens in windows of 64, " in (tmp_path / "out/README.md").read_text()
     ours, theirs = open_model(run), opened(tmp_path / "out")
     assert type(theirs).__name__ == kind
     assert theirs.config.max_position_embeddings == longest
@@ -101,3 +103,34 @@ def test_refusals(words, fault, prepared, tmp_path, capsys):
     assert main(words.format(**places).split()) == 2
     check_faults(capsys.readouterr().err.splitlines(), [fault.format(**places)])
     assert not (places["run"] / "out").exists()
+
+
+def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_checkpoint(
+    prepared, tmp_path, capsys, monkeypatch
+):
+    run = write_run(tmp_path / "a run, -- 2", prepared, std=STD)  # whose name is none on the hub
+    (newest,) = (run / "checkpoints").iterdir()
+    older = shutil.copytree(newest, newest.with_name("tokens-000000000002048"))
+    summary = {"consumed_tokens": 4096, "method": "rope+plain", "threshold": 0.8, "confidence": 0.95}
+    summary |= {"effective_length": None, "first_distance": 16, "last_distance": 48}
+    later = {**summary, "consumed_tokens": 8192, "reach": 40.0, "reach_low": 39.0, "reach_high": 41.0}
+    found = {"reach": 31.26, "reach_low": 24.5, "reach_high": None}
+    lines = [json.dumps(row) + "\n" for row in ({**summary, **found}, later)]
+    (run / "probes.jsonl").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert main([run.name, "-o", "out"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "trained on 4,096 tokens" in card
+    assert re.search(r"reach 31\S* tokens\*\*, within 24\.5 to above 48 at", card), card
+    assert "probe-lab distance out" in card
+    assert f"data.window: {open_model(run).train_len}\n" in card
+    for name in re.findall(r"\]\((\S+)\)", card):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    hub = {}  # branch: the folder that is uploaded to it, and the checkpoint that is exported into it
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        export, _, upload = line.rpartition(" && ")
+        words = shlex.split(upload)
+        assert words[:3] == ["hf", "upload", "OWNER/a-run-2"]
+        hub[words[-1].removeprefix("--revision=") if len(words) > 4 else "main"] = (words[3], shlex.split(export)[2:3])
+    assert hub.pop("main") == hub.pop(newest.name) == ("out", [])
+    assert hub == {older.name: (f"out-{older.name}", [str(older)])}
