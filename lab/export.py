@@ -103,13 +103,9 @@ def export(args: Arguments) -> str:
             theta = decoder.frequencies.theta
             decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
     export_model(model, Path(output))
-<<<<<<< HEAD
-    n = decoder.cfg.n_parameters()
-=======
     assert model.folder is not None, "a run"
     write_card(model, model.folder, Path(output))
     n = model.decoder.cfg.n_parameters()
->>>>>>> parent of ddbbba35 (Remove the exported model card's details and the commands that upload)
     line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
     if model.method != trained:
         line += f"; without {trained}, which config.json has no name for"
