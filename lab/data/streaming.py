@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,9 @@ def find_source(corpus: Dataset) -> tuple[str, Any]:
     if corpus.path is None:
         return f"hf://datasets/{corpus.repository}", None
     folder = find_folder(corpus.path)
+    if has_magic(str(find_root(corpus.path).resolve())):
+        rule = "the datasets library takes *, ? or [ in the name of a file or folder for a pattern"
+        raise DataError(f"data.corpus.path={corpus.path}: {rule}; rename it")
     if not folder.is_dir():
         raise DataError(f"data.corpus.path={corpus.path}: no such file or folder; name a folder of tables")
     if folder != Path(corpus.path):

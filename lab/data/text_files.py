@@ -123,6 +123,8 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
                 skipped[type_of(candidate)] += 1
         elif candidate.is_symlink():
             raise DataError(f"{candidate}: is a link to no file, so its texts would be lost; copy them, or delete it")
+        else:
+            skipped["named pipes"] += candidate.is_fifo()
     return files, +skipped  # without types of which there is none
 
 

@@ -3,6 +3,7 @@ import gzip
 import itertools
 import json
 import lzma
+import os
 import sysconfig
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def test_tables_become_documents_in_order(tmp_path, suffix):
     assert read_all(Dataset(path=str(place))) == [TextDocument(text, "tables") for text in TEXTS]
 
 
+@pytest.mark.parametrize("name", ["", "a.jsonl", "*.jsonl"])
+def test_a_table_whose_name_the_library_takes_for_a_pattern_is_refused(tmp_path, name):
+    (tmp_path / "a[b]").mkdir()
+    (tmp_path / "a[b]" / "a.jsonl").write_bytes(LINES)
+    assert len(read_all(Text(path=str(tmp_path / "a[b]")))) == len(TEXTS)
+    with refused(f"data.corpus.path={tmp_path / 'a[b]' / name}: {'{}'}"):
+        read_all(Dataset(path=str(tmp_path / "a[b]" / name)))
+
+
 def test_numbers_in_a_csv_table_are_text(tmp_path):
     (tmp_path / "a.csv").write_text("text,year\n007,2001\n2.50,2002\n")
     corpus = Dataset(path=str(tmp_path), source="year")
@@ -94,7 +104,8 @@ def test_what_is_not_read_is_counted_by_its_type(tmp_path, capsys):
     for name in names.split():
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / name).write_bytes(LINES)
-    counted = "files read: {}; skipped: 1 .csv, 1 .csv.gz, {}3 hidden, 1 without a suffix\n"
+    os.mkfifo(tmp_path / "corpus" / "c.txt")
+    counted = "files read: {}; skipped: 1 .csv, 1 .csv.gz, {}3 hidden, 1 named pipes, 1 without a suffix\n"
     prepare(text_config(tmp_path, held_out_frac=0.0), progress=False)
     assert f"data: {counted.format(1, '1 .json, ')}" in capsys.readouterr().out
     (tmp_path / "corpus" / "a.json").write_text('{"text": "four"}')
