@@ -33,7 +33,7 @@ from lab.config import Experiment, load_experiment
 from lab.core.command import NOTHING_WRITTEN, Arguments, CommandSpec, run, show
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
-from lab.train.agreement import check_ranks, tell
+from lab.train.agreement import check_ranks, end_together, tell
 from lab.train.environment import check_preflight
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -71,9 +71,17 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     def print_or_work(args: Arguments) -> str | int:
         try:
             experiment = parse(args)
+            # The ranks compare their settings first: if these differ, later checks fail on some ranks only, and a rank
+            # that trains waits for one that only prints.
+            if launch.world_size > 1:
+                check_ranks(experiment, vars(args.options), launch)
             if args.options.print_config:
-                return experiment.to_yaml().rstrip("\n")
-            return work(experiment, args.options)
+                done: str | int = experiment.to_yaml().rstrip("\n")
+            else:
+                done = work(experiment, args.options)
+            if args.options.print_config or args.options.dry_run:
+                end_together(launch)
+            return done
         except Exception as error:
             # `report` tells the other ranks of a LabError. Any other error ends this rank with a traceback, and the
             # others with a line.
@@ -101,10 +109,6 @@ if __name__ == "__main__":
             from lab.train.dry_run import estimate, needed_here
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
-        launch = read_launch(os.environ)
-        # The ranks compare their settings first: if these differ, the checks below fail on some ranks only.
-        if launch.world_size > 1:
-            check_ranks(experiment, vars(options), launch)
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_preflight(experiment, resume=options.resume, restart=options.restart)

@@ -62,6 +62,8 @@ HERE = f"rank 1 on {platform.node()}"
 CASES = {
     "settings": ({}, ("--optim.lr=1e-2", "--run.seed=7"), f"run.seed=7: {HERE} "),
     "options": ({}, ("--resume",), f"--resume=True: {HERE} "),
+    "dry_run": ({}, ("--dry_run",), f"--dry_run=True: {HERE} "),
+    "print_config": ({}, ("--print_config",), f"--print_config=True: {HERE} "),
     "code": ({"code": "agreement.ROOT = Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
     "package": ({"code": OTHER_TORCH}, (), f"torch=2.0.1: {HERE} "),
     "shards": ({"second": "other"}, (), f"data.folder/task-00000/{{}}.bin=SHA-256 {'0' * 12}: {HERE} "),
@@ -99,6 +101,13 @@ def test_a_rank_that_fails_alone_leaves_no_other_waiting(place):
 def test_nodes_may_differ_in_threads_and_paths(place):
     assert on_two_nodes(place, "alike", "--train.threads=2", second="linked")[0] == [0, 0]
     assert len(records(place / "runs" / "alike")) == 2
+
+
+def test_nodes_that_print_end_together(place, monkeypatch):
+    monkeypatch.setattr("tests.test_nodes.TWO", (*TWO, "--dry_run"))
+    statuses, outputs = on_two_nodes(place, "printed")
+    assert statuses == [0, 0], outputs
+    assert not (place / "runs" / "printed").exists()
 
 
 def test_nodes_that_resume_with_different_haystacks_end_in_one_line(place, monkeypatch):

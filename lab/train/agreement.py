@@ -119,10 +119,12 @@ def tell(error: str, launch: Launch) -> None:
 
 def end_together(launch: Launch) -> None:
     """Wait, before the end of a run that trains nothing, until all ranks have read what they gather."""
+    if launch.world_size == 1:
+        return
     from torch import distributed
 
     # A process group has exchanges of its own, which need no store.
-    if launch.world_size > 1 and not distributed.is_initialized() and has_store(os.environ):
+    if not distributed.is_initialized() and has_store(os.environ):
         leave(launch)
 
 
