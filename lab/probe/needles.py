@@ -56,12 +56,8 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     Raises: DataError for a missing, broken or empty file.
     """
     if run is not None and (run / KEPT).is_file():
-        try:
-            return (run / KEPT).read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{run / KEPT}: is damaged ({error}); restore it, or delete it and name a haystack"
-            ) from error
+        # Its hash is in the run's manifest, which is compared before.
+        return (run / KEPT).read_bytes().decode("utf-8")
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
