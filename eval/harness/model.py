@@ -11,7 +11,7 @@ The harness asks it for logits, and for greedy answers. In addition to `hf`:
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ class StoredRequests:
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
         """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({"request": short_hash(json.dumps([kind, *arguments]), DIGITS), "result": result})
+        self.waiting.append({**name_request(kind, arguments), "result": result})
         if len(self.waiting) == TOGETHER:
             self.flush()
 
@@ -59,26 +59,25 @@ class StoredRequests:
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        results: list[Any] = []
-        missing = []
-        for number, request in enumerate(requests):
-            name = short_hash(json.dumps([kind, *request.args]), DIGITS)
-            row = self.results.find({"request": name})
-            results.append(None if row is None else row["result"])
-            # JSON has lists alone: the harness's pairs of a number and a flag are tuples.
-            if isinstance(results[-1], list):
-                results[-1] = tuple(results[-1])
-            elif row is None:
-                missing.append(number)
+        stored = [self.results.find(name_request(kind, request.args)) for request in requests]
+        missing = [request for request, row in zip(requests, stored, strict=True) if row is None]
+        fresh: Iterator[Any] = iter(())
         if missing:
             try:
-                fresh = ask([requests[number] for number in missing])
+                fresh = iter(ask(missing))
             finally:
                 # After Ctrl-C too, so that finished requests are not asked again.
                 self.flush()
-            for number, result in zip(missing, fresh, strict=True):
-                results[number] = result
+        results: list[Any] = []
+        for row in stored:
+            result = next(fresh) if row is None else row["result"]
+            # JSON has lists alone: the harness's pairs of a number and a flag are tuples.
+            results.append(tuple(result) if isinstance(result, list) else result)
         return results
+
+
+def name_request(kind: str, arguments: Sequence[Any]) -> Row:
+    return {"request": short_hash(json.dumps([kind, *arguments]), DIGITS)}
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
