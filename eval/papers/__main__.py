@@ -20,7 +20,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from eval.engine.rows import Results, short_hash, to_text
@@ -36,7 +35,6 @@ from lab.sweep.planning import PlannedRun, plan, plan_command
 RUNS = Path("runs/papers")
 RESULT = "table.json"
 SPEC = CommandSpec(description=__doc__, flags=("--list", "--mini", "--dry_run"), values=("-o",), stopped=CONTINUES)
-WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 
 
@@ -197,8 +195,7 @@ def list_tables() -> str:
     rows = []
     for name in names():
         table = read_table(name)
-        what = shorten(table.title, WIDEST, placeholder=" ...")
-        rows.append({"table": name, "missing here": f"{len(table.missing_files)}", "what": what})
+        rows.append({"table": name, "missing here": f"{len(table.missing_files)}", "what": table.title})
     return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 
 

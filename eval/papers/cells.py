@@ -41,8 +41,15 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
             theirs = table.published.get(row, {}).get(name)
             if not values and theirs is None:
                 continue
-            cell: Row = {"row": row, "column": name, "ours": None, "runs": len(values), "theirs": theirs}
-            cell |= {"difference": None, "scale": "mini" if mini else "full"}
+            cell: Row = {
+                "row": row,
+                "column": name,
+                "ours": None,
+                "runs": len(values),
+                "theirs": theirs,
+                "difference": None,
+                "scale": "mini" if mini else "full",
+            }
             if values:
                 cell["ours"] = sum(values) / len(values)
                 # A miniature is of another scale, and some published cells are words such as OOM.
