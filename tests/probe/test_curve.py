@@ -1,7 +1,7 @@
 import pytest
 
 from lab.probe.limits import LengthResult
-from lab.probe.reach import effective_lengths, find_crossing, to_curve
+from lab.probe.reach import effective_lengths, to_curve
 
 
 def outcomes(shares, tests=None, reach=0.0):
@@ -15,19 +15,6 @@ def outcomes(shares, tests=None, reach=0.0):
 def test_the_fit_is_pooled_by_tests():
     shares = to_curve(outcomes([0.5, 1.0, 0.25], [30, 10, 10])).fit()
     assert shares.tolist() == pytest.approx([0.625, 0.625, 0.25])
-
-
-@pytest.mark.parametrize(
-    ("shares", "threshold", "length"),
-    [
-        pytest.param([1.0, 0.9, 0.5], 0.8, 288.0, id="between"),  # a quarter of the way from 256 to 384
-        pytest.param([1.0, 0.8, 0.8], 0.8, 384.0, id="never_below"),
-        pytest.param([0.7, 0.6, 0.5], 0.8, 0.0, id="below_at_once"),
-        pytest.param([1.0, 0.0, 1.0], 0.5, 192.0, id="first_fall"),
-    ],
-)
-def test_the_crossing_by_hand(shares, threshold, length):
-    assert find_crossing([128, 256, 384], shares, threshold)[1] == pytest.approx(length)
 
 
 def test_effective_lengths_by_hand():

@@ -10,7 +10,7 @@ from eval.engine.subject import Subject
 from lab.loading import open_model
 from lab.runs.checkpoints import folder_name
 from tests.eval.commands import rows_named, runner
-from tests.eval.ruler.oracle import Oracle, solve
+from tests.eval.ruler.oracle import oracle, solve
 from tests.opened import save_weights
 
 QUICK = ["--tests=3", "--answer_budget=40"]
@@ -29,7 +29,7 @@ def solved(monkeypatch):
             right = solve(prompt)
             return right if subject.model.consumed_tokens == 8192 else right[: len(right) // 2]
 
-        return Oracle(subject.tokenizer, subject.stop_id, answer)(prompts, n_tokens)
+        return oracle(subject.tokenizer, subject.stop_id, answer)(prompts, n_tokens)
 
     monkeypatch.setattr(Subject, "generate", generate)
 

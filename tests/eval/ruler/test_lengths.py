@@ -9,7 +9,7 @@ from eval.ruler.tasks import ALL
 from lab.core.errors import LabError
 from tests.eval.answering import answered
 from tests.eval.ruler.conftest import MARKS, case_of
-from tests.eval.ruler.oracle import Oracle, documents, listed, solve
+from tests.eval.ruler.oracle import documents, listed, oracle, solve
 
 WHOLE = [task for task in ALL if task.category == "retrieval" or task.name == "vt"]  # haystacks of lines or words
 
@@ -60,11 +60,11 @@ def test_an_oracle_scores_1_and_babble_0(bpe, made_up, task, tmp_path):
     budget = 1 + max(task.budget, task.least_budget(writer, made_up))
     cases = [case_of(writer, made_up, task.name, 1700, index, 7, budget) for index in range(5)]
     settings = {"budget": budget, "rows": 3, "stop_id": 1, "judge": task.score_answer}
-    oracle = Oracle(bpe, 1)
-    records = answered(oracle, bpe, cases, tmp_path / "oracle", **settings).records
+    reader = oracle(bpe, 1)
+    records = answered(reader, bpe, cases, tmp_path / "oracle", **settings).records
     assert [(record["test"], record["score"]) for record in records] == [(k, 1.0) for k in range(5)]
     assert [record["prompt_hash"] for record in records] == [case.prompt_hash for case in cases]
     assert [record["expected"] for record in records] == [list(case.answers) for case in cases]
-    assert sum(rows for rows, _ in oracle.calls) == 5
-    babble = Oracle(bpe, 1, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
+    assert reader.prompts == 5
+    babble = oracle(bpe, 1, answer=lambda prompt: ["babble", "gaga", "0", "00000", "lala"])
     assert {record["score"] for record in answered(babble, bpe, cases, tmp_path / "babble", **settings).records} == {0}
