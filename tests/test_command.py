@@ -79,17 +79,6 @@ def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     assert (missing, name in NO_SETTINGS) == ([], "--help=all lists" not in short)
 
 
-def test_the_console_command_has_every_command():
-    packages = {f"eval.{path.parent.name}" for path in ROOT.glob("eval/*/__main__.py")}
-    found = cli.commands()
-    assert packages <= {module for module, _ in found.values()}
-    assert not {"cli", "command", "needles"} & set(found)
-    assert found["merge"] == ("lab.merge", "Merge trained models")
-    assert found["sweep"][0] == "lab.sweep"
-    assert found["export"][1].startswith("Export a run as "), "a raw docstring"
-    assert 'probe-lab = "lab.cli:main"' in (ROOT / "pyproject.toml").read_text()
-
-
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["probe-lab", "positions", "string", "--shift=3", "--window=0", "--length=9"])
@@ -106,7 +95,6 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
     ("words", "status", "start"),
     [
         (["--help"], 0, ""),
-        (["--version"], 0, ""),
         ([], 2, ""),
         (["positons"], 2, "positons: unknown command; did you mean positions?"),
         (["zzz"], 2, "zzz: unknown command; use one of: export, fit, "),
@@ -117,14 +105,6 @@ def test_the_console_command_answers_mistakes(capsys, words, status, start):
     out, err = capsys.readouterr()
     assert err.startswith(start)
     assert bool(out) == (start == "")
-
-
-@pytest.mark.parametrize("name", ["distance", "reach"])
-def test_a_run_is_suggested_by_its_name(name, tmp_path, monkeypatch, capsys):
-    (tmp_path / "runs/cpu_demo").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert main_of(name)(["cpu_demo"]) == 2
-    assert capsys.readouterr().err == "cpu_demo: no such folder; did you mean runs/cpu_demo?\n"
 
 
 SPEC = CommandSpec(flags=("--plot",), values=("-o",), lists=("--weights",))

@@ -248,17 +248,3 @@ def test_every_reader_of_a_config_takes_the_name_of_one_of_the_labs(tmp_path, mo
     Path("cpu_demo").write_text("{}")  # a file of that name goes before it
     with pytest.raises(ConfigError, match="model.d_model: must be set; "):
         load_experiment(Path("cpu_demo"))
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("nope.yaml", None), ("configs/cpu_short.yaml", "cpu_short"), ("mine/owm.yaml", "mine/own.yaml")],
-)
-def test_a_config_is_suggested_by_its_name_without_the_ending(name, meant, tmp_path, monkeypatch):
-    """In a folder without configs/: those of the package go by their names, those of the folder by their paths."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/own.yaml").touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as error:
-        load_experiment(Path(name))
-    assert str(error.value).endswith("configs/" if meant is None else f"did you mean {meant}?")

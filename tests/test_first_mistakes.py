@@ -10,7 +10,7 @@ import pytest
 from eval.distance import FoundByDistance
 from lab.core import chart_style
 from lab.core.errors import MissingPackage
-from tests.fits import CONFIG, command
+from tests.fits import command
 from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import write_run
 
@@ -20,14 +20,6 @@ def ran(*words, path):
     words = [sys.executable, *map(str, words)]
     env = {**os.environ, "PYTHONPATH": paths}
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env)
-
-
-def test_a_fit_whose_probe_has_no_room_leaves_no_folder(prepared, tmp_path):
-    runs = tmp_path / "runs"
-    data = (f"--data.folder={prepared.folder}", f"--run.folder={runs}")
-    done = python("-m", "lab.fit", str(CONFIG), *data, "--run.name=z", "--probe.answer_budget=2")
-    assert (done.returncode, "probe.answer_budget=2: " in done.stderr) == (2, True), done.stderr
-    assert not runs.exists()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +39,7 @@ def test_a_text_that_the_probe_cannot_take_is_refused_before_it_is_tokenized(tmp
     done = python(*command(tmp_path, "z", *words)[1:])
     assert (done.returncode, fault in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.name == "tokenizer.json" or path.name.startswith("task-")]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp_path, monkeypatch, capsys):

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import grimp
-import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once
@@ -68,17 +67,6 @@ def test_our_own_modules_are_imported_at_the_top():
 def test_no_import_of_a_heavy_package_is_tried_at_the_top():  # which TID253 passes over
     tried = [node for path in SOURCES for node in ast.parse(path.read_text()).body if isinstance(node, ast.Try)]
     assert not HEAVY & {word for node in tried for word in re.findall(r"\w+", ast.unparse(node))}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    from lab.core.errors import LabError",
-        "class A:\n    def f(self):\n        if self:\n            import eval.engine.cases",
-    ],
-)
-def test_an_import_inside_a_function_is_found(source):
-    assert local_imports(ast.parse(source))
 
 
 def test_packages_hold_re_exports_only():

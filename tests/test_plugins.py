@@ -26,25 +26,6 @@ from tests.test_contributing import METHOD
 TEXT = (ROOT / "docs" / "plugins.md").read_text()
 PAGE = re.findall(r"```python\n(\"\"\".*?)```", TEXT, re.S)
 CORPUS, COMMAND = PAGE
-MASK = '''
-from dataclasses import dataclass
-from typing import Literal
-
-from lab.masks import WindowMask
-from lab.core.schema import Positive
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twins(WindowMask):
-    """A token sees its own document and those that stand beside it in blocks of n."""
-
-    method: Literal["twins"] = "twins"
-    n: Positive = 2
-    """Documents of a block."""
-
-    def group(self, documents):
-        return documents // self.n
-'''
 PARAMETERS = ("--position.frequency.method=partial_pi", "--position.frequency.factor=4")
 SETTINGS = (*PARAMETERS, "--position.frequency.train_len=12")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
@@ -153,20 +134,6 @@ def test_a_corpus_is_read_and_its_source_names_its_shards(corpus):
     next(kind for kind in OneOf.every if kind.tag == "name").table.pop("numbers")
     corpus.write_text(corpus.read_text().replace("range(60)", "range(61)"))
     assert load(*words).data.shard_name != data.shard_name
-
-
-def test_a_mask_joins_the_settings_and_the_messages(tmp_path):
-    words = (f"--plugins=[{written(tmp_path / 'twins.py', MASK)}]", "--mask.method=twins")
-    joined = "--data.mode=concatenated"
-    assert load(*words, joined, "--mask.n=3").mask.n == 3
-    for word, line in (
-        ("--mask.n=0", "mask.n=0: must be >= 1; Documents of a block"),
-        ("--mask.chunks=2", "mask.chunks=2: does not go with method: twins"),
-        ("--evidence.method=asked", "mask.method=twins: keeps no documents in order"),
-        (joined.replace("concatenated", "natural"), "mask.method=twins: needs windows of several documents"),
-    ):
-        with pytest.raises(ConfigError, match=line):
-            load(*words, word, *([joined] if "data.mode" not in word else []))
 
 
 def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):

@@ -104,11 +104,3 @@ def test_every_setting_is_set_somewhere_or_needed_by_somebody(used):
 def test_every_row_is_of_a_setting_that_nothing_sets(used):
     assert NEEDED.keys() - settings() == set()
     assert NEEDED.keys() & used == set()
-
-
-def test_the_ways_to_set_a_setting_are_found():
-    values = parse_yaml("{parameters: {skip: {values: [{method: pose}]}}, command: [a, --probe.tests=4]}", "a")
-    found = {setting_of(word, settings()) for word in words_in(values)}
-    assert found == {"skip.method", "probe.tests", None}
-    assert setting_of("tune.optim.lr", settings()) == "optim.lr"
-    assert setting_of("optim.momentum", settings()) is None

@@ -25,12 +25,10 @@ from tests.test_contributing import METHOD
 from tests.test_plugins import restored  # noqa: F401
 
 START = ["${env}", "${interpreter}", "-m", "lab.fit", str(CONFIG)]
-RUN = ["${interpreter}", "-c", "open('ran', 'w')", "lab.fit", str(CONFIG)]
 SEED = {"run.seed": {"value": 0}}
 SWEEPS = {
     "values": (START, {"plugins": {"value": ["mine.py"]}}),
     "words": ([*START, "--plugins=[mine.py]"], SEED),
-    "program": (RUN, SEED),
     "config": ([*START[:4], "mine.yaml"], SEED),
 }
 CASES = {
@@ -42,7 +40,7 @@ CASES = {
     "export": (perplexity, "exported"),
     "export_again": (read_arguments, "exported/experiment.yaml", "--print_config"),
     "recipe": (longrecipe, "recipe.yaml", "--base=run"),
-    **{f"sweep_{name}": (sweep, f"{name}.yaml", *["--dry_run"] * (name != "program")) for name in SWEEPS},
+    **{f"sweep_{name}": (sweep, f"{name}.yaml", "--dry_run") for name in SWEEPS},
 }
 
 

@@ -2,8 +2,8 @@
 
 A grid is the product of the values. The parameters are in the order of their names, and the last one varies fastest.
 
-${env}, ${interpreter}, ${program} and ${args} in a sweep's command are replaced as wandb's agents replace them.
-${interpreter} is this Python instead of `python`.
+A sweep's command must start lab.fit, which runs in this Python; ${program} and ${args} in it are replaced as wandb's
+agents replace them.
 
 Source: the package sweeps 0.3.0, grid_search.py and params.py; wandb 0.31, wandb_agent.py.
 """
@@ -26,7 +26,7 @@ from lab.config.experiment import AUTO
 from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError, LabError, abbreviate
 from lab.core.launch import cores
-from lab.core.plugins import check_trusted, load_plugins
+from lab.core.plugins import load_plugins
 from lab.core.schema import Positive, Section, validated
 from lab.core.yaml import flatten, parse_yaml, part, read_yaml
 from lab.runs.folder import RunFolder
@@ -34,7 +34,7 @@ from lab.runs.folder import RunFolder
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 FIT = CommandSpec(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
-USUAL = ("/usr/bin/env", "env", "python", "python3", "-m")  # before lab.fit, with this Python; others need --trust
+USUAL = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}  # before lab.fit
 MOST_RUNS = 10_000  # each is read and checked before the first starts
 NEEDS_SERVER = ("controller", "early_terminate", "imageuri", "job", "scheduler")  # keys of wandb's format
 
@@ -78,9 +78,8 @@ class SweepFile(Section):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep: the words that start lab.fit, its config and settings, and the sweep's parameters in it."""
+    """One run of a sweep: its config and settings, and the sweep's parameters in it."""
 
-    start: Sequence[str]
     config: Path
     settings: Mapping[str, Any]
     swept: Mapping[str, Any]
@@ -104,7 +103,7 @@ class PlannedRun:
         for key, value in settings.items():
             is_plain = isinstance(value, str) and parse_yaml(value, key) == value
             options.append(f"--{key}={value if is_plain else json.dumps(value)}")
-        return [*self.start, str(self.config), "--resume", *options]
+        return [sys.executable, "-m", "lab.fit", str(self.config), "--resume", *options]
 
 
 def plan(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -> list[PlannedRun]:
@@ -195,16 +194,12 @@ def plan_command(
 
     `sweep` is the file that names the command.
     """
-    macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
     # ${args} is where an agent puts the settings, which here follow the command.
-    words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
-    if "lab.fit" not in words:
-        raise ConfigError(f"command={' '.join(words)}: must start lab.fit, whose settings name the runs; write {FORM}")
-    first = words.index("lab.fit") + 1
-    program_words = words[: first - 1]
-    if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
-        check_trusted(f"command={abbreviate(shlex.join(program_words))}", "is a program that the sweep names")
-    read = FIT.read(words[first:])
+    words = [program if word == "${program}" else str(word) for word in command if word != "${args}"]
+    if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= USUAL:
+        rule = "must start lab.fit alone, whose settings name the runs"
+        raise ConfigError(f"command={abbreviate(shlex.join(words))}: {rule}; write {FORM}")
+    read = FIT.read(words[words.index("lab.fit") + 1 :])
     read.settings.pop(FOR_WANDB, None)
     chosen = {"run.name": AUTO, **read.settings, **settings}
     config = Path(read.positional[0])
@@ -215,4 +210,4 @@ def plan_command(
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")
     experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
-    return PlannedRun(words[:first], config, chosen, flatten(dict(swept)), experiment)
+    return PlannedRun(config, chosen, flatten(dict(swept)), experiment)

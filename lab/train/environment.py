@@ -1,6 +1,5 @@
 """What a run depends on, before torch is loaded: its folder without another run, packages, shards, disk space, code."""
 
-import os
 import platform
 import subprocess
 from collections.abc import Callable
@@ -33,10 +32,6 @@ RESTART = "start again with --restart, which moves this folder aside and deletes
 
 def check_preflight(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
     """Reject before torch is loaded what lab.fit would reject after some seconds."""
-    path = experiment.run.path
-    place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
     if not restart:
         check_run(experiment, resume=resume)
     for check in list_requirements(experiment, resume=resume and not restart).values():

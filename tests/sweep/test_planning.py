@@ -1,5 +1,6 @@
 """Sweep files and their commands: which runs they are, and what is refused."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,8 @@ def test_nested_parameters_are_settings_of_sections(planned):
 
 
 def test_a_command_whose_settings_cannot_be_read_is_refused():
-    for words in (["bash", "-c", "python -m lab.fit a.yaml"], ["python", "-m", "lab.prepare", "a.yaml"]):
+    run = ["${interpreter}", "-c", "open('ran', 'w')", "lab.fit", "a.yaml"]
+    for words in (run, ["bash", "-c", "python -m lab.fit a.yaml"], ["python", "-m", "lab.prepare", "a.yaml"]):
         with pytest.raises(ConfigError, match=r"command=.*must start lab.fit"):
             plan_command(words, {}, {})
 
@@ -110,7 +112,7 @@ def test_the_words_of_a_run_read_back_to_the_same_run():
     settings |= {"train.recompute": True, "train.threads": None, "run.name": "7", "data.folder": "a b\u00e9"}
     words = ["env", "python", "-m", "lab.fit", "configs/cpu_test.yaml"]
     run = plan_command(words, settings, {})
-    assert run.words(1)[:6] == [*words, "--resume"]
+    assert run.words(1)[:5] == [sys.executable, *words[2:], "--resume"]
     again = plan_command(run.words(1), {"train.threads": None}, {})
     assert (again.experiment, again.path.name) == (run.experiment, "7")
 
