@@ -93,18 +93,17 @@ class WindowMask(Method):
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject windows of one document, ids with gaps, and contexts that are known before any mask but document."""
-        if self.method == "causal" and self.chunks is None:
+        if self.method == "causal":
             return
-        name = "mask.chunks" if self.method == "causal" else "mask.method"
         # The document mask alone leaves contexts as the data has them.
         is_known = self.method == "document" and self.chunks is None
         other = None if run.skip is None else "skip.method"
         if run.data.schedule is not None and not is_known:
             other = "data.schedule.start"
         if other is not None:
-            yield run.format_error(name, f"does not go with {other}; leave one of them out")
+            yield run.format_error("mask.method", f"does not go with {other}; leave one of them out")
         if run.data.mode != "concatenated":
-            yield run.format_error(name, "needs windows of several documents; set data.mode: concatenated")
+            yield run.format_error("mask.method", "needs windows of several documents; set data.mode: concatenated")
         if not is_known:
             yield from run.order_errors("mask.method" if self.chunks is None else "mask.chunks")
 
@@ -139,7 +138,6 @@ class WindowMask(Method):
 class Causal(WindowMask):
     """A token sees all before it in its segment: its document's piece, or with mode: concatenated the whole window."""
 
-    shuffles: ClassVar[bool] = True
     method: Literal["causal"] = "causal"
 
     def group(self, documents: Any) -> Any:
@@ -229,13 +227,8 @@ class Arrangement:
         ids = np.arange(len(tokens), dtype=np.int64)
         if mask.chunks is not None:
             order = interleave_chunks(documents, mask.chunks, generator)
-            if mask.method == "causal":
-                tokens, documents = tokens[order], documents[order]
-                # the next token of the row is a target only if it is the next of the text
-                targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
-            else:
-                # the row keeps its order, and a token takes the id of its index in the shuffled window
-                ids[order] = ids.copy()
+            # the row keeps its order, and a token takes the id of its index in the shuffled window
+            ids[order] = ids.copy()
         if mask.method == "causal" and block is None:
             return [TokenRun(tokens, targets, ids)]  # the usual window, at 2x the speed of what follows
         groups = np.asarray(mask.group(documents))

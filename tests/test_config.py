@@ -49,10 +49,10 @@ XFORMERS = "--train.backend=xformers --train.accelerator=gpu"
 FROM_0 = "needs ids that count up from 0"
 WRONG |= {  # position methods, layers, masks and blocks that grow
     "--mask.method=anchor": "mask.method=anchor: needs windows of several documents",
-    "--mask.chunks=3": "mask.chunks=3: needs windows of several documents",
+    "--mask.chunks=3": "mask.chunks=3: does not go with method: causal",
     f"{JOINED} --mask.method=anchor {POSE}": "mask.method=anchor: does not go with skip.method",
     f"{JOINED} --mask.method=anchor {STRING}": f"position.distance.method=string: {{}}{FROM_0}",
-    f"{JOINED} --data.schedule.start=7 --data.schedule.tokens=99 --mask.chunks=2": "mask.chunks=2: does not go with ",
+    f"{JOINED} --data.schedule.start=7 --data.schedule.tokens=99 {CHUNKS}": "mask.method=document: does not go with ",
     f"{JOINED} --data.schedule.start=96 --data.schedule.tokens=99": "data.schedule.start=96: must be < data.window=96",
     f"{JOINED} --data.schedule.start=9 --data.schedule.tokens=100_000_000": "data.schedule.tokens=100000000: must be ",
     STRING.replace("32", "96"): "position.distance.shift=96: changes nothing in 96 tokens",
@@ -74,7 +74,7 @@ WRONG |= {  # weights and evidence beside other sections
     f"{ASKED} {JOINED} --mask.method=anchor": "mask.method=anchor: keeps no documents in order",
     f"{OF_KIND} --data.corpus.name=stdlib": "weights.control=kind: needs the labels of data.corpus.name",
     "--weights.by=evidence --weights.keep=[[0,9]] --weights.distance=ids": "weights.distance=ids: needs ids with gaps",
-    f"{OF_KIND} {JOINED} --mask.chunks=2": f"{CHUNKED}, which weights.control=kind needs",
+    f"{OF_KIND} {JOINED} {CHUNKS}": f"{CHUNKED}, which weights.control=kind needs",
 }
 
 

@@ -100,9 +100,6 @@ def row_of(window, mask, *, reset=False, order=None, anchor=None):
     tokens, targets, documents = (
         [column[place] for place in entries] for column in (window.tokens, window.targets, window.documents)
     )
-    if order is not None and mask == "causal":  # what follows in the row must be what follows in the text
-        follows = [b == a + 1 for a, b in zip(order, order[1:])] + [False]
-        targets = [target if after else IGNORE for target, after in zip(targets, follows, strict=True)]
     ids = list(range(len(tokens)))
     if reset:
         ids = [place - documents.index(document) for place, document in enumerate(documents)]
