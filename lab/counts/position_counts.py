@@ -32,12 +32,11 @@ import numpy as np
 
 from lab.core.errors import DataError
 from lab.core.types import FloatArray, IntArray
-from lab.counts.rows import pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.counts.rows import pairs_of_ids, sum_to_the_end
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
 COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand", "demand_by_ids")  # added, compared and saved
-RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # queries whose relative positions are held in memory at one time
 
 
@@ -193,12 +192,7 @@ class PositionCounts:
         if len(steps) == 0 or steps.max() == 1:
             self.lengths[len(ids)] += 1
             return
-        # Trapezoids cost the square of the runs and a Fourier transform the span of the ids: few runs take the former.
-        breaks = np.flatnonzero(steps > 1) + 1
-        if len(breaks) ** 2 <= RUN_PAIRS:
-            self.gapped += pairs_of_runs(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]), self.max_len)
-        else:
-            self.gapped += pairs_of_ids(ids - ids[0], ids - ids[0], self.max_len)
+        self.gapped += pairs_of_ids(ids - ids[0], ids - ids[0], self.max_len)
 
     def _check_anchors(self, least: int, largest: int) -> None:
         """Check the least and the largest distance from tokens to the anchors that they see."""
@@ -247,12 +241,6 @@ class PositionCounts:
     def tokens(self) -> int:
         """Consumed tokens: f(0)."""
         return int(self.lengths @ np.arange(self.max_len + 1)) + int(self.gapped[0])
-
-    @property
-    def pairs(self) -> int:
-        """Attended pairs: the sum of f."""
-        n = np.arange(self.max_len + 1)
-        return int(self.lengths @ (n * (n + 1) // 2)) + int(self.gapped.sum())
 
     def share(self, low: int, high: int) -> float:
         """Return the share of the position mass at low <= i <= high; 0 when nothing was counted."""

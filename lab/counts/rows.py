@@ -1,9 +1,7 @@
 """What packed rows add to the counts: pairs of tokens by distance, targets by visible context, and demand.
 
-Pairs are counted without visiting any. With few runs of consecutive ids, each two runs add a trapezoid to the pairs.
-Runs of a and b ids whose first ids differ by g add it over g - b < i < g + a: four impulses in the second difference.
-With many runs, the pairs are the ids' autocorrelation by a fast Fourier transform. Its terms are integers far below
-2^53, so that rounding is exact.
+Pairs are counted without visiting any: they are the ids' autocorrelation, by a fast Fourier transform. Its terms are
+integers far below 2^53, so that rounding is exact.
 
 Visible context is how many earlier tokens the token that makes a prediction sees.
 
@@ -40,21 +38,6 @@ from lab.core.types import IntArray
 
 def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
     return np.cumsum(values[::-1])[::-1]
-
-
-def pairs_of_runs(firsts: IntArray, lengths: IntArray, max_len: int) -> IntArray:
-    """Count the pairs at each distance inside runs of consecutive ids and between them, by second differences.
-
-    Shapes: first ids and lengths (runs,) -> int64 (max_len,).
-    """
-    impulses = np.zeros(max_len + 2, dtype=np.int64)
-    query, key = np.tril_indices(len(firsts), -1)
-    gap, a, b = firsts[query] - firsts[key], lengths[query], lengths[key]
-    # Ids beyond max_len are gathered in the last entry, which the sums below drop.
-    for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
-        impulses += sign * np.bincount(np.minimum(place, max_len + 1), minlength=max_len + 2)
-    inside = np.bincount(lengths, minlength=max_len + 1)
-    return np.cumsum(np.cumsum(impulses))[:max_len] + sum_to_the_end(sum_to_the_end(inside)[1:])
 
 
 def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
