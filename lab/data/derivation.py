@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from lab.core.errors import DataError
-from lab.core.files import check_sizes, name_temporary, sha256
+from lab.core.files import name_temporary, sha256
 from lab.data import shards
 from lab.data.config import Upsample
 from lab.data.shards import SPLITS, Shard, TokenStore
@@ -38,7 +38,6 @@ Ints = np.typing.NDArray[np.int64]
 Floats = np.typing.NDArray[np.float64]
 
 RECORD = "upsampling.json"
-UNCHANGED = ("no long documents", "no short documents", "long enough already")  # reasons why a source keeps its lengths
 SEED = 0  # of the choice of copied documents, and of their order
 OFFSETS = 2**20  # values of u: few enough that k + u is exact in float64 for every k below 2**33
 
@@ -100,9 +99,9 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
         earlier.append(before[0].copy())
         if path in opened:  # one without training documents is not opened
             before += count(opened[path], sources)
-    weights, reasons = weigh(before[1].reshape(-1, 2), upsample)
-    if None not in reasons:
-        why = f"{', '.join(sorted({*map(str, reasons)}))}; long ones have more than {upsample.longer_than:,} tokens"
+    weights = weigh(before[1].reshape(-1, 2), upsample)
+    if (weights[:, 0] == weights[:, 1]).all():
+        why = f"none has too few tokens in documents of more than {upsample.longer_than:,} tokens"
         raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
     offsets = np.random.default_rng(SEED).integers(OFFSETS, size=2 * len(sources)) / OFFSETS
     jobs = []
@@ -118,7 +117,7 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
     for k, name in enumerate(sources):
         row = summarize_source(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
         row["copies_of_short"], row["copies_of_long"] = weights[k].tolist()
-        rows.append(row | {"kept": reasons[k]})
+        rows.append(row)
     rows.sort(key=lambda row: -row["tokens_before"])
     return jobs, {**asdict(upsample), "sources": [*rows, summarize_source("all", before, after)]}
 
@@ -136,17 +135,13 @@ def table(record: dict[str, Any]) -> str:
     """Format a record as text, a source to a row; `long` is the share of tokens in long documents."""
     import pandas as pd  # not at the top: its import takes longer than reading a config
 
-    frame = pd.DataFrame(record["sources"]).set_index("source").rename_axis(None)
-    shares = dict.fromkeys(("long_before", "long_after"), "{:.1%}".format)
-    copies = dict.fromkeys(("copies_of_short", "copies_of_long"), "{:.3f}".format)
-    return frame.fillna({"kept": ""}).to_string(formatters={**shares, **copies}, na_rep="")
+    return pd.DataFrame(record["sources"]).to_string(index=False, float_format="{:.3f}".format, na_rep="")
 
 
 def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
     manifest = shards.read_manifest(job.shard)
     final = folder / job.shard.name
-    check_sizes(job.shard, manifest["files"], shards.suggest_repair(job.shard))
     marks_scored = "train.scored.bin" in manifest["files"]
     writer = TokenShardWriter(name_temporary(final), manifest["dtype"], name=name, marks_scored=marks_scored)
     writer.skips.update(manifest["skips"])
@@ -165,21 +160,20 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     return writer.close(final)
 
 
-def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
-    """Compute the expected copies by source and class, and the reason why a source keeps its lengths, or None.
+def weigh(tokens: Ints, upsample: Upsample) -> Floats:
+    """Compute the expected copies by source and class; a source that keeps its lengths has equal ones.
 
     Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
     Example:
-        >>> weights, reasons = weigh(np.array([[700, 300], [500, 0]]), Upsample(share=0.6))
-        >>> weights.round(3).tolist(), reasons
-        ([[0.571, 2.0], [1.0, 1.0]], [None, 'no long documents'])
+        >>> weigh(np.array([[700, 300], [500, 0]]), Upsample(share=0.6)).round(3).tolist()
+        [[0.571, 2.0], [1.0, 1.0]]
     """
-    total, (short, long) = tokens.sum(1, keepdims=True), tokens.T
-    wanted = total * [1 - upsample.share, upsample.share]
-    reasons = np.select([long == 0, short == 0, long >= wanted[:, 1]], UNCHANGED, "")
-    weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=reasons[:, None] == "")
-    scale = 1 if upsample.tokens is None else upsample.tokens / int(total.sum())
-    return weights * scale, [why or None for why in reasons.tolist()]
+    wanted = tokens.sum(1, keepdims=True) * [1 - upsample.share, upsample.share]
+    # a source without one of the classes, or with enough tokens in long documents, keeps its lengths
+    is_changed = (tokens > 0).all(1) & (tokens[:, 1] < wanted[:, 1])
+    weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=is_changed[:, None])
+    scale = 1 if upsample.tokens is None else upsample.tokens / int(tokens.sum())
+    return weights * scale
 
 
 def count_copies(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
