@@ -73,7 +73,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -97,18 +96,15 @@ class Skip(Method):
     """Whether ids break between sentences only, so that their lengths must be known."""
 
     @abstractmethod
-    def position_ids(
-        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-    ) -> IntArray:
+    def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Draw rising ids below target_len for a checked sample: int64 (n_sentences,) -> int64 (n_tokens,)."""
 
     def length_errors(self, n_tokens: int) -> list[str]:
         """List the parameters' errors for a sample of `n_tokens`, as lines that begin with the field."""
-        if self.target_len < n_tokens:
-            why = "or the ids do not fit below it (the paper trains on samples of 30% of the target window)"
-            rule = f"must be >= n_tokens={n_tokens}, {why}"
-            return [self.format_error("target_len", f"{rule}; raise it or shorten the sample")]
-        return []
+        if 0 < n_tokens <= self.target_len:
+            return []
+        rule = f"must be >= n_tokens={n_tokens} >= 1, or the ids do not fit below it"
+        return [self.format_error("target_len", f"{rule}; raise it or shorten the sample")]
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
@@ -166,9 +162,7 @@ class Pose(Skip):
 
     method: Literal["pose"] = "pose"
 
-    def position_ids(
-        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-    ) -> IntArray:
+    def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Shift the second chunk by a random skip: int64 (n_tokens,)."""
         # The order of the two draws is part of the data order: it must not change.
         first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
@@ -184,9 +178,7 @@ class Rpes(Skip):
 
     method: Literal["rpes"] = "rpes"
 
-    def position_ids(
-        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-    ) -> IntArray:
+    def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Choose ids at random and sort them: int64 (n_tokens,)."""
         # Sorted below, so that a shuffle would only cost time.
         chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
@@ -211,11 +203,8 @@ class LongRecipe(Skip):
     def selects(self) -> bool:
         return self.selection is not None
 
-    def position_ids(
-        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
-    ) -> IntArray:
+    def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,)."""
-        assert sentence_lengths is not None, "skip_positions rejects a sample without sentences"
         others = len(sentence_lengths) - 1
         # The first sentence is in slot 0, so that the others are in slots from 1 on.
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
@@ -240,36 +229,18 @@ def skip_positions(
     """Draw position ids for a sample: strictly increasing in 0 .. target_len - 1.
 
     `method` is a name, which needs `target_len`, or a config section, which has its own. `sentence_lengths`, the tokens
-    of each sentence, is for "longrecipe" alone.
+    of each sentence, is for "longrecipe" alone; other methods ignore it.
 
     Shapes: int64 (n_tokens,).
-    Raises: ConfigError with a line for every wrong argument.
+    Raises: ConfigError.
     """
-    errors = []
-    if isinstance(method, Skip):
-        config = method
-        if target_len is not None:
-            errors.append(f"target_len={target_len}: would be ignored, the section has its own; leave it out")
-    else:
-        config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)  # type: ignore[arg-type]
-    lengths = None if sentence_lengths is None else np.asarray(sentence_lengths)
-    if not isinstance(n_tokens, Integral) or n_tokens < 1:
-        errors.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
-    else:
-        errors += config.length_errors(n_tokens) + sentence_errors(config, n_tokens, lengths)
-    if errors:
+    config = method
+    if not isinstance(config, Skip):
+        config = look_up(SKIP_METHODS, config, "skip.method")(target_len=target_len)  # type: ignore[arg-type]
+    if errors := config.length_errors(n_tokens):
         raise ConfigError(*errors)
+    lengths = np.array(sentence_lengths if sentence_lengths is not None else [], dtype=np.int64)
+    if config.needs_sentences and (lengths.sum() != n_tokens or lengths.min() < 1):
+        rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
+        raise ConfigError(f"sentence_lengths: {rule}; see lab.data.selecting.split_sentences")
     return config.position_ids(n_tokens, lengths, generator)
-
-
-def sentence_errors(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
-    """List the errors of the sentence lengths, as lines that begin with the argument."""
-    if not config.needs_sentences:
-        if lengths is None:
-            return []
-        return [f"sentence_lengths: would be ignored, {config.method} does not look at sentences; leave it out"]
-    is_row = lengths is not None and lengths.ndim == 1 and lengths.dtype.kind in "iu"
-    if is_row and lengths.sum() == n_tokens and lengths.min() > 0:
-        return []
-    rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
-    return [f"sentence_lengths: {rule}; see lab.data.selecting.split_sentences"]

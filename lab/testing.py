@@ -153,7 +153,7 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
     built = validated(method, parameters)
     for seed in SEEDS:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
-        sentences = np.ones(n_tokens, np.int64) if built.needs_sentences else None
+        sentences = np.ones(n_tokens, np.int64)
         first = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
         again = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
         assert first.dtype == np.int64, "ids must be int64"
