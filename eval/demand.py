@@ -119,7 +119,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
             counting.add(batch := to_batch(next(packs)))
-            bar.update(sum(batch.runs.lengths))
+            bar.update(sum(batch.lengths))
     targets = counts.supervised_f()[0].item()
     saved = SavedCounts(
         counts.lengths,

@@ -37,63 +37,33 @@ class Inputs:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Inputs:
         """Apply a function to every tensor."""
-        return Inputs(
-            tokens=function(self.tokens),
-            targets=function(self.targets),
-            cu_seqlens=function(self.cu_seqlens),
-            position_ids=None if self.position_ids is None else function(self.position_ids),
-            weights=None if self.weights is None else function(self.weights),
-        )
+        return replace(self, **{name: function(tensor) for name, tensor in vars(self).items() if tensor is not None})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Runs:
-    """The runs of a pack, as the host knows them.
+class Batch:
+    """A pack to train on: the tensors of the device, and what the host knows of its runs, counts and stream.
 
-    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `anchors` contains the
-    index of each run's anchor, -1 for none; it is None without anchors.
+    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `ids` are all ids, None
+    if they count from 0 in every run. `supervised` counts the targets that have a loss by visible context, `evidence`
+    the scored targets by evidence distance, and `demand` those of them that have a loss, also by distance in ids if
+    these have gaps. `anchors`, `selected` and the stream with its state are those of lab.data.packing.Pack.
     """
 
+    inputs: Inputs
     lengths: tuple[int, ...]
     starts: tuple[int, ...] | None
     anchors: tuple[int, ...] | None
     n_targets: int
     """Scored targets."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Tally:
-    """The counts of a pack, beyond its runs.
-
-    `ids` are None if they count from 0 in every run. `supervised` counts the targets that have a loss by visible
-    context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
-    distance in ids if these have gaps. `selected` is that of lab.data.packing.Pack.
-    """
-
     ids: np.ndarray | None
     supervised: np.ndarray
     evidence: np.ndarray | None
     demand: np.ndarray | None
     demand_by_ids: np.ndarray | None
     selected: tuple[int, int, int] | None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Resume:
-    """Where a run resumes after a batch: the state of the stream that it came from."""
-
     stream: int
     state: np.ndarray
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Batch:
-    """A pack to train on."""
-
-    inputs: Inputs
-    runs: Runs
-    tally: Tally
-    resume: Resume
 
     def pin(self) -> Batch:
         """Copy the tensors to pinned memory, from which copies to a GPU are queued."""
@@ -136,19 +106,16 @@ def to_batch(pack: Pack) -> Batch:
             position_ids=torch.from_numpy(ids),
             weights=weights,
         ),
-        runs=Runs(
-            lengths=tuple(pack.lengths),
-            starts=starts,
-            anchors=pack.anchors,
-            n_targets=int(np.count_nonzero(scored)),
-        ),
-        tally=Tally(
-            ids=pack.position_ids,
-            supervised=targets_by_context(pack.lengths, pack.anchors, weighed),
-            evidence=evidence,
-            demand=demand,
-            demand_by_ids=demand_by_ids,
-            selected=pack.selected,
-        ),
-        resume=Resume(stream=pack.stream, state=pack.state),
+        lengths=tuple(pack.lengths),
+        starts=starts,
+        anchors=pack.anchors,
+        n_targets=int(np.count_nonzero(scored)),
+        ids=pack.position_ids,
+        supervised=targets_by_context(pack.lengths, pack.anchors, weighed),
+        evidence=evidence,
+        demand=demand,
+        demand_by_ids=demand_by_ids,
+        selected=pack.selected,
+        stream=pack.stream,
+        state=pack.state,
     )

@@ -128,19 +128,19 @@ def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> Abstrac
 
 def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
     """Return the summed loss of this rank's tokens of a pack over their budget, and add up what it was made of."""
-    inputs, runs = batch.inputs, batch.runs
-    segments = Segments(inputs.cu_seqlens, runs.lengths, inputs.tokens.shape[1], runs.anchors)
+    inputs = batch.inputs
+    segments = Segments(inputs.cu_seqlens, batch.lengths, inputs.tokens.shape[1], batch.anchors)
     with state.precision():
         loss: Tensor = state.model(
             inputs.tokens,
             position_ids=inputs.position_ids,
             segments=segments,
-            starts=runs.starts or (),
+            starts=batch.starts or (),
             context=state.context,
             targets=inputs.targets,
             loss_weights=inputs.weights,
         )
-    weight: Tensor | int = runs.n_targets
+    weight: Tensor | int = batch.n_targets
     plain = loss
     if inputs.weights is not None:
         loss, plain = loss
@@ -153,7 +153,7 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
     # them: each has computed that of its own part.
     counted = state.context is None or state.context.rank == 0
     sums["loss"].add_(plain.detach())
-    sums["targets"].add_(runs.n_targets * counted)
+    sums["targets"].add_(batch.n_targets * counted)
     sums["tokens"].add_(segments.n_real * counted)
     sums["stop"].add_(float(stop))
     sums["weight"].add_(counted * weight)

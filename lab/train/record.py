@@ -59,14 +59,13 @@ class Counting:
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
-        runs, tally = batch.runs, batch.tally
-        assert tally.evidence is not None, "a run has an evidence method"
-        assert tally.demand is not None, "as evidence has"
-        self.local.add_runs(runs.lengths, tally.ids, runs.anchors)
-        self.local.add_targets(tally.supervised)
-        self.local.add_evidence(tally.evidence, tally.demand, tally.demand_by_ids)
-        if tally.selected is not None:
-            self.local_selected += tally.selected
+        assert batch.evidence is not None, "a run has an evidence method"
+        assert batch.demand is not None, "as evidence has"
+        self.local.add_runs(batch.lengths, batch.ids, batch.anchors)
+        self.local.add_targets(batch.supervised)
+        self.local.add_evidence(batch.evidence, batch.demand, batch.demand_by_ids)
+        if batch.selected is not None:
+            self.local_selected += batch.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""

@@ -80,7 +80,7 @@ def test_samples_by_definition(text, types):
             found += [1, not matched, len(tokens) < BUDGET]
             seen.add(tuple(tokens))
         assert pack.selected == tuple(found)
-        assert to_batch(pack).tally.selected == pack.selected
+        assert to_batch(pack).selected == pack.selected
         totals += found
     assert len(seen) > 40
     assert (totals[1] > 0) == (types == "rare")

@@ -1,11 +1,12 @@
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.data.batch import Batch, Inputs, Runs
+from lab.data.batch import Batch, Inputs
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.train.loop import compute_loss, finish_gradient, read_statistics
 from tests.modules import training_of
@@ -76,13 +77,10 @@ def batch_of(seed, lengths, targets_per_segment):
         targets[0, start : start + scored] = torch.randint(0, CFG.vocab_size, (scored,), generator=g)
         start += length
     ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    runs = {"starts": (0,) * len(lengths), "anchors": None, "n_targets": sum(targets_per_segment)}
-    return Batch(
-        inputs=Inputs(tokens=tokens, targets=targets, cu_seqlens=ends),
-        runs=Runs(lengths=tuple(lengths), **runs),
-        tally=None,
-        resume=None,
-    )
+    inputs = Inputs(tokens=tokens, targets=targets, cu_seqlens=ends)
+    values = dict.fromkeys(field.name for field in fields(Batch))
+    runs = {"lengths": tuple(lengths), "starts": (0,) * len(lengths), "n_targets": sum(targets_per_segment)}
+    return Batch(**values | {"inputs": inputs} | runs)
 
 
 def run_step(state, batches):
