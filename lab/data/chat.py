@@ -8,7 +8,7 @@ assistant) and `content`, and with `add_generation_prompt`, which is true if an 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -50,16 +50,10 @@ def compile_template(template: str) -> Any:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    # Jinja's own filter escapes characters of HTML
-    def to_json(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
     # the sandbox, because templates come with other people's models
     loops: Any = "jinja2.ext.loopcontrols"
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loops])
-    environment.filters["tojson"] = to_json
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)  # Jinja's own escapes characters of HTML
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
@@ -72,14 +66,12 @@ def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens
 
     Raises: ConfigError.
     """
-    from jinja2 import TemplateError
-
     # a template may change the turns of its own copies
     messages = [dict(turn) for turn in turns]
     values: dict[str, Any] = {**tokens, "messages": messages, "tools": None, "documents": None}
     try:
         return str(compile_template(template).render(values, add_generation_prompt=answer))
-    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
+    except Exception as error:  # a template is a program, which may raise anything
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
 

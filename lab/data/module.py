@@ -21,15 +21,14 @@ from lab.core.files import FileEntry
 from lab.core.launch import exchange, sum_over_ranks
 from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig
-from lab.data.packing import AssignIds, PackSettings, PackStream, count_samples
+from lab.data.packing import PackSettings, PackStream, count_samples
 from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
-from lab.data.selecting import Selection, read_token_types, sentence_ends, split_sentences
+from lab.data.selecting import Selection, read_token_types, sentence_ends
 from lab.data.shards import TokenStore, task_name
 from lab.data.sidecars import label_tokens, open_sidecar, read_entry, sidecar_path, store_sidecar
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
-from lab.skip import skip_positions
 
 N_PREFETCHED = 4  # packs that a thread makes ahead
 
@@ -49,19 +48,6 @@ def build_arrangement(config: DataConfig, mask: WindowMask) -> Arrangement:
     bos = next(iter(special_ends(tokenizer)[0]), None)
     anchor = end_of_document(config, tokenizer) if bos is None else bos
     return Arrangement(mask=mask, anchor=anchor, bos=bos)
-
-
-def skip_function(config: DataConfig, skip: Any) -> AssignIds:
-    """Build the function that assigns position ids to a run of tokens."""
-    ends = None
-    if skip.needs_sentences:
-        ends = sentence_ends(load_tokenizer(shard_folder(config)))
-
-    def assign_ids(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        sentences = None if ends is None else split_sentences(tokens, ends)
-        return skip_positions(skip, len(tokens), sentence_lengths=sentences, generator=generator)
-
-    return assign_ids
 
 
 class PackedData:
@@ -191,14 +177,18 @@ class PackedData:
         if config.schedule is not None:
             after = partial(config.schedule.block, config.window)
             self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
-        if skip is not None and skip.selects:
-            tokenizer = load_tokenizer(shard_folder(config))
+        if skip is None:
+            return
+        tokenizer = load_tokenizer(shard_folder(config))
+        if skip.selects:
             impactful = None
             if self.token_types is not None or skip.by_types:
                 impactful = read_token_types(self.token_types or Path(skip.selection), tokenizer)
             self.settings.selection = Selection(skip, config.window, sentence_ends(tokenizer), impactful)
-        elif skip is not None:
-            self.settings.skip = skip_function(config, skip)
+            return
+        self.settings.skip = skip
+        if skip.needs_sentences:
+            self.settings.sentence_ends = sentence_ends(tokenizer)
 
     def batches(self) -> Generator[Batch, None, None]:
         """Yield packs of this rank's streams in turn, without end; a thread packs them ahead."""
@@ -219,7 +209,7 @@ class PackedData:
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch that was trained on."""
-        self.states[batch.resume.stream] = np.asarray(batch.resume.state)
+        self.states[batch.stream] = np.asarray(batch.state)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams, each from the ranks that read it: int64 (n_streams, 2 + look_ahead).

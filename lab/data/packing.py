@@ -20,16 +20,16 @@ from lab.core.types import IGNORE, IntArray
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
-from lab.data.selecting import Selection
+from lab.data.selecting import Selection, split_sentences
 from lab.data.shards import TokenStore
 from lab.evidence.methods import Evidence, in_ids
 from lab.evidence.weights import ByEvidence
 from lab.masks import Arrangement, TokenRun
+from lab.skip import BoolArray, Skip, skip_positions
 
 # a third number of the seed, without which a pack's weights would have the random numbers of its first sample
 OF_WEIGHTS = 1
 SavedState = Sequence[int] | np.ndarray  # of a stream, see `PackStream.state`
-AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
 @dataclass(eq=False)
@@ -71,7 +71,8 @@ class PackSettings:
     look_ahead: int
     n_streams: int = 1
     arrangement: Arrangement = field(default_factory=Arrangement)
-    skip: AssignIds | None = None
+    skip: Skip | None = None
+    sentence_ends: BoolArray | None = None  # of a skip that needs sentences
     selection: Selection | None = None
     evidence: Evidence | None = None
     sidecars: Mapping[str, TokenStore] = field(default_factory=dict)
@@ -149,9 +150,16 @@ class PackStream:
             return [settings.selection.sample(tokens, targets, generator)]
         block = None if settings.block is None else settings.block(self.n_packs)
         runs = settings.arrangement.runs(tokens, targets, documents, generator, block)
-        if settings.skip is not None:
-            runs = [replace(run, ids=settings.skip(run.tokens, generator)) for run in runs]
-        return runs
+        if settings.skip is None:
+            return runs
+        skipped = []
+        for run in runs:
+            sentences = None
+            if settings.sentence_ends is not None:
+                sentences = split_sentences(run.tokens, settings.sentence_ends)
+            ids = skip_positions(settings.skip, len(run.tokens), sentence_lengths=sentences, generator=generator)
+            skipped.append(replace(run, ids=ids))
+        return skipped
 
     def _row(self, parts: list[IntArray], padding: int) -> IntArray:
         row = np.full(self.settings.pack_tokens, padding, dtype=np.int64)

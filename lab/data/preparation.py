@@ -13,11 +13,11 @@ from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
-from lab.data.config import DataConfig, Text, TokenizerFile
+from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
 from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
-from lab.data.shards import SPLITS, Split, task_name, token_dtype
+from lab.data.shards import SPLITS, Split, task_name
 from lab.data.sources import (
     BUILDER,
     INPUTS,
@@ -32,12 +32,9 @@ from lab.data.tokenizer import (
     TOKENIZER,
     compare_tokenizer,
     end_of_document,
-    n_ids,
     obtain_tokenizer,
-    read_documents,
-    tokenizer_file,
 )
-from lab.data.tokenizing import check_disk, run_task
+from lab.data.tokenizing import run_task
 
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 RunTask = Callable[[Any], shards.Manifest]
@@ -55,11 +52,13 @@ class Prepared:
 
     @property
     def summary(self) -> str:
+        return f"{self.folder}: {self.counts}"
+
+    @property
+    def counts(self) -> str:
         """Describe in one line the contents and the dropped documents."""
-        text = f"{self.folder}: {self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on"
+        text = f"{self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on"
         text += f", {self.tokens['held_out']:,} held out"
-        if not self.documents["held_out"]:
-            text += " (no document; to have some, raise data.held_out_frac)"
         if self.skips:
             text += "; skipped: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
         return text
@@ -70,10 +69,8 @@ def shard_folder(config: DataConfig) -> Path:
     return Path(config.folder) / config.shard_name
 
 
-def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
+def check_prepared(config: DataConfig) -> None:
     """Reject a corpus that must be prepared first; every process checks, so that none waits for the others.
-
-    With `held_out`, a small text that is not prepared yet must have a held-out document.
 
     Raises: DataError.
     """
@@ -83,25 +80,12 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     shards.read_manifests(folder)
     if is_prepared(config):
         return
-    is_small = False
-    reader = None
     if getattr(config.corpus, "path", None) is not None:
-        reader = open_corpus(config)  # which also rejects a wrong path
-        is_small = isinstance(config.corpus, Text) and sum(reader.listing.files.values()) <= SMALL_BYTES
-    if reader is None or not is_small:
-        rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
-        raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
-    if not held_out:
-        return
-    n = 0
-    for _, split in read_documents(config, reader):
-        n += 1
-        if split == "held_out":
-            return  # the first one is enough
-    if n:
-        rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
-        fix = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
-        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
+        n_bytes = sum(open_corpus(config).listing.files.values())  # which also rejects a wrong path
+        if isinstance(config.corpus, Text) and n_bytes <= SMALL_BYTES:
+            return
+    rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
+    raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
@@ -140,10 +124,8 @@ def is_prepared(config: DataConfig) -> bool:
         return False
     if record["name"] != config.shard_name:
         raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
-    # a shard may have been deleted to be made again
-    for task in range(record["tasks"]):
-        if not (folder / task_name(task)).exists():
-            return False
+    if len(shards.shards_in(folder)) < record["tasks"]:
+        return False  # a shard has been deleted to be made again
     if config.base is None or not is_prepared(config.base):
         return True
     inputs = files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
@@ -198,10 +180,8 @@ def prepare(
         return prepared  # other calls run the missing tasks
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        left_out = prepared.skips + Counter({"held out": prepared.documents["held_out"]})
-        counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
         fix = "name its field `text`, check its path, or lower data.held_out_frac"
-        raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {fix}")
+        raise DataError(f"data.corpus: empty, no document has text to train on ({prepared.counts}); {fix}")
     # calls that end together write the same record one after the other
     with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)
@@ -212,8 +192,6 @@ def prepare(
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
-        if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
-            tokenizer_file(Path(config.tokenizer.path))  # a missing file is found before the listing, which takes long
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():
@@ -225,7 +203,6 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         record_times(listing, folder)
         check_tokenizer(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
-        check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
         return run, range(reader.n_tasks)
     source = shard_folder(config.base)

@@ -82,12 +82,9 @@ def split_sentences(ids: Sequence[int] | np.ndarray, ends: BoolArray) -> IntArra
 
 def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
     """Return for each token id, bool (vocab_size,), whether its text contains a mark; special tokens have no text."""
-    n_ids = max(tokenizer.get_vocab().values()) + 1
-    ends = np.zeros(n_ids, dtype=np.bool_)
     # Decoded one by one: in a longer text a decoder may join or strip the text of a token.
-    for token, text in enumerate(tokenizer.decode_batch([[token] for token in range(n_ids)])):
-        ends[token] = not set(MARKS).isdisjoint(text)
-    return ends
+    texts = tokenizer.decode_batch([[token] for token in range(n_ids(tokenizer))])
+    return np.array([not set(MARKS).isdisjoint(text) for text in texts])
 
 
 def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) -> BoolArray:
@@ -192,10 +189,7 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
         if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
             raise ValueError("its token_ids are none of this vocabulary")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        rule = f"is no result of impact ({error})"
-        if isinstance(error, FileNotFoundError):
-            rule = "no such file"
-        raise ConfigError(f"{FIELD}={path}: {rule}; {made}") from error
+        raise ConfigError(f"{FIELD}={path}: is no result of impact ({error}); {made}") from error
     if of != vocabulary_hash(tokenizer):
         raise ConfigError(f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; {made}")
     types = np.zeros(size, dtype=np.bool_)

@@ -229,7 +229,7 @@ class TokenStore:
             raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {fix}")
         shards = Shard.open_all(manifests, split)
         if not shards:
-            fix = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
+            fix = "raise data.held_out_frac, give more documents, or set probe to null"
             raise DataError(f"{folder}: no {split} documents; {fix}")
         return cls(shards)
 

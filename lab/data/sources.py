@@ -5,7 +5,6 @@ a hidden file of the folder; they are from before any task began, or from the la
 only if its time alone differs. Sources that are absent, as on a cluster to which shards were copied, are not compared.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,6 @@ TIMES = ".modified.json"  # of the sources, in nanoseconds by name
 WAIT_S = 10.0  # for the hub
 SHOWN = 3  # names in a message
 PREPARE_AGAIN = "delete the folder and prepare again"
-OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
 def read_times(root: Path, names: Iterable[str]) -> dict[str, int]:
@@ -101,10 +99,7 @@ def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
         show(f"data: {find_root(path)} is not here, so that the shards are not compared with their sources")
     if not differences:
         return
-    more = ""
-    if len(differences) > SHOWN:
-        more = f" and {len(differences) - SHOWN:,} more"
-    rule = f"{', '.join(differences[:SHOWN])}{more} since {folder} was prepared"
+    rule = f"{', '.join(differences[:SHOWN])} ({len(differences):,} in all) since {folder} was prepared"
     if config.changed_sources == "accept":
         show(f"{setting}: {rule}; accepted by data.changed_sources")
         return
@@ -123,18 +118,15 @@ def compare_files(config: DataConfig, folder: Path) -> list[str]:
         return [first_line(error).replace("; ", ", ")]
     root, now = listing.root, listing.files
     assert root is not None, "the names of files on disk begin at a root"
-    before = {name: entry["bytes"] for name, entry in recorded.items()}
-    if not recorded and config.upsample is None:  # shards of older versions, without hashes
-        before = read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
-    if not before:
+    if not recorded:  # shards of older versions, without hashes
         return []
-    changes = [(name, "was added") for name in sorted(now.keys() - before.keys())]
-    changes += [(name, "was removed") for name in sorted(before.keys() - now.keys())]
+    changes = [(name, "was added") for name in sorted(now.keys() - recorded.keys())]
+    changes += [(name, "was removed") for name in sorted(recorded.keys() - now.keys())]
     same_size = []
-    for name in sorted(now.keys() & before.keys()):
-        if now[name] != before[name]:
+    for name in sorted(now.keys() & recorded.keys()):
+        if now[name] != recorded[name]["bytes"]:
             changes.append((name, "has another size"))
-        elif name in recorded:
+        else:
             same_size.append(name)
     known: dict[str, int] = {}
     with suppress(DataError):  # without recorded times all files are hashed once
@@ -155,8 +147,6 @@ def compare_commit(repository: str, folder: Path) -> list[str]:
     # a name of the hub is COMMIT/PATH, and all files of a preparation are of one commit
     before = next(iter(read_object(folder / INPUTS, DataError, PREPARE_AGAIN)), "").partition("/")[0]
     try:
-        if any(os.environ.get(name, "0") not in ("", "0") for name in OFFLINE):
-            raise OSError("offline")
         from huggingface_hub import HfApi
 
         now = str(HfApi().dataset_info(repository, timeout=WAIT_S).sha)

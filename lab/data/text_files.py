@@ -78,10 +78,7 @@ def list_files(path: str, suffixes: tuple[str, ...]) -> Listing:
     if not files:
         rule = "no such file or folder"
         if root.exists():
-            types = dict.fromkeys(f".{suffix.split('.')[1]}" for suffix in suffixes)
-            rule = f"no {', '.join(types)} in it"
-        if skipped:
-            rule = f"{rule}, but {describe(skipped)}"
+            rule = f"no file to read, but {describe(skipped) or 'nothing else'}"
         fix = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"
         raise DataError(f"data.corpus.path={path}: {rule}; {fix}")
     for file in files:
@@ -261,26 +258,15 @@ def read_texts(path: Path, field: str) -> list[str]:
     if not path.is_file():
         files, skipped = find_files(path, (*PLAIN, *ROWS, *OBJECTS))
     if not files:
-        rule = "no such file"
-        if skipped:
-            rule = f"no such file, but {describe(skipped)}"
-        raise DataError(f"{field}={path}: {rule}; {types}")
+        raise DataError(f"{field}={path}: no such file ({describe(skipped) or 'nothing'} there); {types}")
     if skipped:
         report_skipped(f"{field}={path}: files read: {len(files):,}; skipped: {describe(skipped)}")
     texts: list[str] = []
     for file in files:
-        try:
-            rows = list(read_rows(file))
-        except DataError as error:
-            raise DataError(f"{field}={file}: cannot be read ({first_line(error)}); {types}") from error
-        for number, row in rows:
-            line = f"line {number:,} " if number else ""
-            text = row.get("text") if isinstance(row, dict) else ""
-            if not isinstance(text, str):
-                raise DataError(f"{field}={file}: {line}holds no text in `text`; {types}")
-            reason = row if isinstance(row, str) else NOT_UTF8
-            if isinstance(row, str) or not is_text(text):
-                raise DataError(f"{field}={file}: {line}cannot be read ({reason}); {types}")
+        for number, row in read_rows(file):
+            text = row.get("text") if isinstance(row, dict) else None
+            if not isinstance(text, str) or not is_text(text):
+                raise DataError(f"{field}={file}: no text in UTF-8 (line {number:,}); {types}")
             if number == 0:  # plain text, whose line breaks differ between systems
                 text = text.replace("\r\n", "\n").replace("\r", "\n")
             if text.strip() or number:

@@ -37,7 +37,7 @@ from lab.core.errors import ConfigError
 from lab.core.files import write_atomic, writing
 from lab.core.launch import check_copies
 from lab.core.yaml import format_yaml
-from lab.data.preparation import is_prepared, shard_folder
+from lab.data.preparation import check_prepared
 from lab.longrecipe.stages import (
     TRAINING,
     Recipe,
@@ -78,13 +78,10 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         for stage in left:
             text = format_yaml(resolved.settings[stage.name])
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
-    errors = []
+    errors: list[str] = []
     for name, experiment in resolved.experiments.items():
-        data = experiment.data
-        # lab.fit prepares a generated corpus itself.
-        if not (data.is_generated or is_prepared(data)):
-            fix = f"run probe-lab prepare {folder / f'{name}.yaml'} first"
-            errors.append(f"{name}.data.corpus.name={data.corpus.name}: not prepared in {shard_folder(data)}; {fix}")
+        with collecting(errors, name):
+            check_prepared(experiment.data)
     if errors:
         raise ConfigError(*errors)
 

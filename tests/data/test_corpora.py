@@ -134,7 +134,7 @@ def test_a_file_of_text_is_one_document_named_by_its_file(tmp_path):
     for pattern, names in expected.items():
         documents = [TextDocument(texts[name], name) for name in names.split()]
         assert read_all(Text(path=str(tmp_path / pattern))) == documents, pattern
-    with refused(f"data.corpus.path={tmp_path / '*.rst'}: no .jsonl{{}}"):
+    with refused(f"data.corpus.path={tmp_path / '*.rst'}: no file to read{{}}"):
         read_all(Text(path=str(tmp_path / "*.rst")))
 
 
