@@ -9,7 +9,7 @@ eval/engine/impactful.py has the method). Training selects sentences by them, wi
 
     probe-lab impact runs/cpu_demo runs/tuned -o runs/impact
     probe-lab impact runs/cpu_demo runs/tuned -o runs/impact --windows=60 --coverage=0.6
-    probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
+    probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --tagger=en_core_web_sm
     probe-lab impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
 FOLDER gets impact.json, with every type's share and rate, and with --plot impact.png, their shares along the text. The
@@ -74,7 +74,7 @@ def analyse(request: Request) -> Result:
     is_special = np.array([text is None for text in texts])
     # IGNORE is negative: clip makes it an index, and the first condition excludes it.
     scored = (windows.targets != IGNORE) & ~is_special[windows.targets.clip(0)]
-    tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
+    tags = None if tagger is None else label_types(tagger, windows.rows(), texts)
     # A folder that cannot be written is rejected before time is spent on results.
     with writing(f"-o {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,11 +82,11 @@ def analyse(request: Request) -> Result:
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
     targets = windows.targets[scored]
-    of_token, names = label_tokens(options.by, texts, tags)
+    of_token, names = label_tokens(texts, tags)
     types = tally(of_token[targets], changes[scored], marked[scored], names)
     chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
-        raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
+        raise DataError(f"--min_count={options.min_count}: no type is so frequent; lower it or add --windows")
     impactful = np.isin(of_token, chosen)
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     ends = sentence_ends(tokenizer)
@@ -109,7 +109,7 @@ def analyse(request: Request) -> Result:
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
         save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
     starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
-    table = types.drop(columns="label").set_index(starred.rename(options.by))
+    table = types.drop(columns="label").set_index(starred.rename("type"))
     return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
 
 

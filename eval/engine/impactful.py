@@ -88,15 +88,15 @@ def token_texts(tokenizer: Tokenizer) -> list[str | None]:
     return [None if token in special else text[start:] for token, text in enumerate(texts)]
 
 
-def label_tokens(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> tuple[IntArray, list[str]]:
-    """Label every token by its own text, or by its part of speech in `tags`; -1 where it has no label.
+def label_tokens(texts: Sequence[str | None], tags: Mapping[int, str] | None) -> tuple[IntArray, list[str]]:
+    """Label every token by its own text, or by its part of speech if there are `tags`; -1 where it has no label.
 
     Shapes: int64 (vocab_size,), numbers of the names.
     Example:
-        >>> label_tokens("pos", ["a", None, "b", "c"], {3: "NUM", 0: "ADP"})
+        >>> label_tokens(["a", None, "b", "c"], {3: "NUM", 0: "ADP"})
         (array([ 0, -1, -1,  1]), ['ADP', 'NUM'])
     """
-    if by == "token":
+    if tags is None:
         return np.arange(len(texts)), [repr(text or "") for text in texts]
     labels = pd.Categorical([tags.get(token) for token in range(len(texts))])
     return labels.codes.astype(np.int64), list(labels.categories)

@@ -138,20 +138,18 @@ class Selection:
     ends: BoolArray
     impactful: BoolArray | None
 
-    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
-        """Split a window; return its sentences' lengths, which remain, and whether any has an impactful token."""
+    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray]:
+        """Split a window; return its sentences' lengths, and which of them remain."""
         lengths = split_sentences(tokens, self.ends)
-        everything = np.ones(len(lengths), dtype=np.bool_)
-        if self.impactful is None:
-            return lengths, everything, True
-        remaining = sentences_with(self.impactful, tokens, lengths)
-        if not remaining.any():  # a window without impactful tokens is still trained on
-            return lengths, everything, False
-        return lengths, remaining, True
+        if self.impactful is not None:
+            remaining = sentences_with(self.impactful, tokens, lengths)
+            if remaining.any():  # a window without impactful tokens is still trained on
+                return lengths, remaining
+        return lengths, np.ones(len(lengths), dtype=np.bool_)
 
     def length(self, tokens: IntArray) -> int:
         """Return the length in tokens of a window's sample, which does not depend on random choices."""
-        lengths, remaining, _ = self.sentences(tokens)
+        lengths, remaining = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
     def sample(self, tokens: IntArray, targets: IntArray, generator: np.random.Generator) -> TokenRun:
@@ -162,13 +160,13 @@ class Selection:
 
         Shapes: int64 (target_len,).
         """
-        lengths, remaining, matched = self.sentences(tokens)
+        lengths, remaining = self.sentences(tokens)
         drawn = draw_sentences(lengths, remaining, self.budget, generator)
         indices = kept_indices(lengths, drawn)
         ids = skip_positions(self.config, len(indices), sentence_lengths=drawn[drawn > 0], generator=generator)
         # an excluded sentence is between two sampled tokens whose indices are not neighbours
         follows = np.diff(indices, append=-1) == 1
-        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids, matched=matched)
+        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids)
 
 
 def result_file(path: Path) -> Path:
@@ -207,14 +205,12 @@ class ImpactConfig(Section):
     """Tokens of a window, the target length. Default: the training window of TUNED."""
     top: PositiveShare = 0.2
     """Share of the targets at each position that is marked: those whose logit changes most."""
-    by: Literal["token", "pos"] = "token"
-    """Types: tokens, or parts of speech (need --tagger)."""
     coverage: PositiveShare = 0.5
     """Share of all marked targets that the selected types cover, the most impactful types first."""
     min_count: Positive = 10
     """Occurrences that a type needs to be selected."""
     tagger: PathText | None = None
-    """spaCy pipeline that labels parts of speech: the name of an installed one, or its folder."""
+    """spaCy pipeline, its name or folder, whose parts of speech are the types. Default: tokens are the types."""
     text: PathText | None = None
     """Source of the windows, a .txt, .json or .jsonl file. Default: held-out documents of the corpus of TUNED, in
     order."""
@@ -222,14 +218,6 @@ class ImpactConfig(Section):
     """Seed of the choice of windows."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device; auto takes a GPU if there is one."""
-
-    def rules(self) -> list[str]:
-        """Reject a tagger that would be ignored, or a missing one."""
-        if self.by == "pos" and self.tagger is None:
-            return ["by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; name it, or use token"]
-        if self.by != "pos" and self.tagger is not None:
-            return [f"tagger={self.tagger}: would be ignored, by={self.by}; set by=pos or leave it out"]
-        return []
 
 
 def open_tagger(name: str) -> Any:
@@ -240,7 +228,7 @@ def open_tagger(name: str) -> Any:
     try:
         import spacy
     except ImportError as error:
-        raise MissingPackage("spacy", "--by=pos", "pos") from error
+        raise MissingPackage("spacy", "--tagger", "pos") from error
     try:
         return spacy.load(name, exclude=UNUSED)
     except (OSError, ValueError, ImportError) as error:

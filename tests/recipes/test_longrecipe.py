@@ -122,7 +122,6 @@ WRONG = {
     "--replay.start.path=x --tune.run.folder=y": [f"tune.run.folder: {OWN}", f"replay.start: {OWN}"],
     "--extend.skip.method=pose --common.run.name=x": [f"common.run.name: {OWN}", f"extend.skip: {OWN}"],
     "--merge.weights=[0.5,0.6]": ["merge.weights=[0.5, 0.6]: must sum to 1, not 1.1; "],
-    "--analyse.by=pos": ["analyse.by=pos: needs tagger, "],
     "--base=/nowhere": ["base=/nowhere: no such folder; "],
     "--methods=[pose,pose]": ["methods=['pose', 'pose']: must name at least one method, each once; "],
     "--replay.data.corpus.name=slimpajama": [
