@@ -48,14 +48,6 @@ def test_sizes_of_tests_are_of_the_corpus_of_their_config(name):
     assert (named.max_length, named.step, named.answer_budget) == (300, 5, None)
 
 
-def test_a_path_alone_runs_the_config_of_another_corpus(place, own):
-    options = ["--model.d_model=32", "--model.n_layers=1", "--train.tokens=12288", "--optim.warmup_steps=1"]
-    options += ["--probe.tests=1", "--probe.every_tokens=null", "--track.every_steps=1"]
-    config = ROOT / "configs" / "cpu_test.yaml"
-    run = fit(place / "others", "cpu_test", f"--data.corpus.path={place / 'text'}", *options, config=config)
-    assert records(run, "probes.jsonl")
-
-
 def test_the_epoch_is_recorded_and_a_line_says_that_text_is_read_again(place, own):
     """Full windows of 96 tokens, five to a pack, are counted by hand."""
     words = [f"--data.corpus.path={place / 'text'}", "--probe=null", "--data.mode=concatenated"]

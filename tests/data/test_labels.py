@@ -1,26 +1,24 @@
-"""The labels of the generated corpus: documents worked by hand, stored labels in runs, and how methods agree."""
+"""The labels of the generated corpus: documents worked by hand, and stored labels in runs."""
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lab.config import load_experiment
-from lab.core.arguments import parse_overrides
 from lab.core.errors import DataError
 from lab.data import sidecars
 from lab.data.config import Synthetic
-from lab.data.module import PackedData
+from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
+from lab.data.shards import TokenStore
 from lab.data.sidecars import label_tokens, open_sidecar, sidecar_path
 from lab.data.tokenizer import load_tokenizer
-from lab.evidence.methods import Asked, Repeat, Suffix
+from lab.evidence.methods import Asked
 from tests.data.stores import make_store, numbered_documents, stream_over
-from tests.forked import ROOT
 from tests.refusals import refused
 
-DEMO = ROOT / "configs" / "cpu_short.yaml"
 LENGTHS = {"median_tokens": 70, "log_std": 0.3, "section_tokens": 60}
 SMALL = Synthetic(words=8, digits=2, quote_prob=0.4, number_prob=0.2, repeat_prob=0.5, **LENGTHS)
 # "koput telib zegat fuluf" is repeated; the last "koput" of the sentence was drawn anew. "fuluf" and "zegat" recur.
@@ -43,10 +41,6 @@ COPIES = {
     43: (FIRST, "koput telib zegat fuluf 45 36"),
     49: (SECOND, "bilep 35 pemop fuluf bilep bilep 35 16 zegat libid fuluf 82"),
 }
-
-
-def load(*words):
-    return load_experiment(DEMO, parse_overrides(words))
 
 
 @pytest.mark.parametrize("index", COPIES)
@@ -86,43 +80,8 @@ def test_a_run_has_the_labels_that_lie_within_it(tmp_path, mode, window):
     assert 100 < kept < seen
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """Read packs of the demo's corpus, of fewer documents, with their labels."""
-    folder = tmp_path_factory.mktemp("labels")
-    words = (f"--data.folder={folder}", "--data.corpus.documents=2000", "--evidence.method=asked")
-    data = PackedData(load(*words))
-    data.prepare_data()
-    data.setup()
-    return data, [*itertools.islice(data.stream(0), 60)]
-
-
-def agreement(packs, method):
-    """Count asked targets, those that a method finds, and those at the same distance."""
-    asked, found, same = 0, 0, 0
-    for pack in packs:
-        distances = method.distances(pack.tokens, pack.targets, pack.lengths)
-        scored = pack.targets >= 0
-        asked += np.count_nonzero(pack.distances[scored])
-        found += np.count_nonzero(distances[scored])
-        same += np.count_nonzero((distances == pack.distances)[scored & (distances > 0)])
-    return asked, found, same
-
-
-def test_the_page_says_how_methods_agree_with_the_labels(demo):
-    page = (ROOT / "docs" / "methods.md").read_text()
-    rows = re.findall(r"^\| `(\w+)`, (\w+) (\d+) \| (\d+)% \| (\d+)% \|$", page, re.M)
-    assert len(rows) == 6
-    for name, setting, value, recall, precision in rows:
-        method = {"repeat": Repeat, "suffix": Suffix}[name](**{setting: int(value)})
-        asked, found, same = agreement(demo[1], method)
-        assert 100 * same / asked == pytest.approx(int(recall), abs=3)  # of fewer documents
-        assert 100 * same / found == pytest.approx(int(precision), abs=3)  # of fewer documents
-
-
-def test_other_documents_than_the_generators_are_refused(demo):
-    data, _ = demo
-    (shard,) = data.store.shards
-    other = load("--data.corpus.digits=4")
+def test_other_documents_than_the_generators_are_refused(prepared):
+    (shard,) = TokenStore.open(shard_folder(prepared), "train").shards
+    other = replace(prepared, corpus=replace(prepared.corpus, digits=4))
     with refused(f"{shard.folder}: document ", error=DataError):
-        label_tokens(shard, other.data, load_tokenizer(shard.folder.parent))
+        label_tokens(shard, other, load_tokenizer(shard.folder.parent))

@@ -36,23 +36,6 @@ def parts(pack):
     return [(pack.tokens[a:b].tolist(), pack.targets[a:b].tolist()) for a, b in itertools.pairwise(bounds)]
 
 
-def pieces_by_definition(lengths, window):
-    """Map the first token of every segment to its tokens and targets: the next token of the same document or none."""
-    out = {}
-    for document in numbered_documents(lengths):
-        targets = [*document[1:], IGNORE]
-        for begin in range(0, len(document), window):
-            out[document[begin]] = (document[begin : begin + window], targets[begin : begin + window])
-    return out
-
-
-def test_packs_are_whole_segments_with_their_targets(corpus):
-    pieces = pieces_by_definition(LENGTHS, WINDOW)
-    for pack in take(stream_of(corpus), 120):
-        for tokens, targets in parts(pack):
-            assert (tokens, targets) == pieces[tokens[0]]
-
-
 @pytest.mark.parametrize("n_streams", [1, 2, 4])
 def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     _, segments = corpus

@@ -1,13 +1,12 @@
 """Batches made ahead in a thread: how far, in which order, and how it ends."""
 
-import ast
 import itertools
 import threading
 
 import pytest
 
 from lab.data.module import prefetch
-from tests.forked import ROOT, python
+from tests.forked import python
 
 ABANDONED = """
 import faulthandler, gc, itertools, threading, weakref
@@ -66,14 +65,3 @@ def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(n):
 def test_a_reader_collected_while_a_thread_starts_waits_for_nothing_and_its_packs_are_freed():
     done = python("-c", ABANDONED)
     assert (done.stdout.split(), done.returncode) == (["started", "0"], 0), done.stderr
-
-
-def test_no_generator_holds_a_pool_that_its_end_waits_for():
-    waiting = []
-    for path in [*ROOT.glob("lab/**/*.py"), *ROOT.glob("eval/**/*.py")]:
-        for function in ast.walk(ast.parse(path.read_text())):
-            inside = {type(node) for node in ast.walk(function)} if isinstance(function, ast.FunctionDef) else set()
-            text = ast.unparse(function) if inside & {ast.Yield, ast.YieldFrom} else ""
-            if "Executor(" in text and "shutdown(wait=False" not in text:
-                waiting.append(function.name)
-    assert waiting == []
