@@ -138,18 +138,18 @@ class Selection:
     ends: BoolArray
     impactful: BoolArray | None
 
-    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray]:
-        """Split a window; return its sentences' lengths, and which of them remain."""
+    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
+        """Split a window; return its sentences' lengths, which remain, and whether any has an impactful token."""
         lengths = split_sentences(tokens, self.ends)
         if self.impactful is not None:
             remaining = sentences_with(self.impactful, tokens, lengths)
             if remaining.any():  # a window without impactful tokens is still trained on
-                return lengths, remaining
-        return lengths, np.ones(len(lengths), dtype=np.bool_)
+                return lengths, remaining, True
+        return lengths, np.ones(len(lengths), dtype=np.bool_), self.impactful is None
 
     def length(self, tokens: IntArray) -> int:
         """Return the length in tokens of a window's sample, which does not depend on random choices."""
-        lengths, remaining = self.sentences(tokens)
+        lengths, remaining, _ = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
     def sample(self, tokens: IntArray, targets: IntArray, generator: np.random.Generator) -> TokenRun:
@@ -160,13 +160,13 @@ class Selection:
 
         Shapes: int64 (target_len,).
         """
-        lengths, remaining = self.sentences(tokens)
+        lengths, remaining, matched = self.sentences(tokens)
         drawn = draw_sentences(lengths, remaining, self.budget, generator)
         indices = kept_indices(lengths, drawn)
         ids = skip_positions(self.config, len(indices), sentence_lengths=drawn[drawn > 0], generator=generator)
         # an excluded sentence is between two sampled tokens whose indices are not neighbours
         follows = np.diff(indices, append=-1) == 1
-        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids)
+        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids, matched=matched)
 
 
 def result_file(path: Path) -> Path:
