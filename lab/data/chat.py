@@ -8,7 +8,7 @@ assistant) and `content`, and with `add_generation_prompt`, which is true if an 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -50,10 +50,16 @@ def compile_template(template: str) -> Any:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
+    # Jinja's own filter escapes characters of HTML
+    def to_json(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
     # the sandbox, because templates come with other people's models
     loops: Any = "jinja2.ext.loopcontrols"
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loops])
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)  # Jinja's own escapes characters of HTML
+    environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
