@@ -27,7 +27,6 @@ from eval.engine.rows import RESULTS, Result
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
-from lab.core.chart_style import PALETTE
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.files import write_atomic, writing
@@ -94,7 +93,6 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "title": title,
         "common": runs.common,
         "names": define_names(runs.arms),
-        "is_crowded": len(runs.arms) > len(PALETTE),
         "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([page_spec(figure) for figure in drawn]),

@@ -104,7 +104,6 @@ def build_axis(
         axis["format"] = ".0%"
     elif log and side == "x":
         scale["base"] = 2
-        axis["format"] = ","
     if limits is not None:
         scale["domain"] = list(limits)
         scale["nice"] = False  # else Vega would widen the domain to round numbers
