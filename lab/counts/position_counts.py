@@ -91,17 +91,20 @@ class PositionCounts:
                 raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
-        self._check_plain()
+        # A separate counter receives the runs, so that nothing is counted if one of them is rejected.
+        added = self._empty()
         ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
         ids = position_ids[: int(np.sum(lengths))]
         for run in np.split(ids, ends[:-1]):
-            self._add_group(run)
+            added._add_group(run)
         if anchors is not None and len(ids):
             places = np.repeat(np.asarray(anchors), lengths)
             distances = (ids - ids[places])[places >= 0]
             if len(distances):
-                self._check_anchors(int(distances.min()), int(distances.max()))
-                self.gapped += np.bincount(distances, minlength=self.max_len)
+                added._check_anchors(int(distances.min()), int(distances.max()))
+                added.gapped += np.bincount(distances, minlength=self.max_len)
+        self.lengths += added.lengths
+        self.gapped += added.gapped
 
     def add_targets(self, targets: IntArray) -> None:
         """Add scored targets; `targets[c]` of them see exactly c earlier tokens.
@@ -140,7 +143,7 @@ class PositionCounts:
         Shapes: position_ids and doc_ids integers (T,), or (B, T) for B rows.
         Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
         """
-        self._check_plain()
+        added = self._empty()
         positions = np.asarray(position_ids, dtype=np.int64)
         documents = np.asarray(doc_ids, dtype=np.int64)
         if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
@@ -150,11 +153,15 @@ class PositionCounts:
             raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
         positions = np.broadcast_to(positions, documents.shape)
         for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
-            self._add_row(ids[docs >= 0], docs[docs >= 0], mask)
+            added._add_row(ids[docs >= 0], docs[docs >= 0], mask)
+        self.lengths += added.lengths
+        self.gapped += added.gapped
 
-    def _check_plain(self) -> None:
+    def _empty(self) -> PositionCounts:
+        """Return a counter for the rows of one call, so that nothing of the call is counted if a row is rejected."""
         if self.rel_pos is not None:
             raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
+        return PositionCounts(self.max_len)
 
     def _add_row(self, ids: IntArray, docs: IntArray, mask: str) -> None:
         if mask == "causal":
