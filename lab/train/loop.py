@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -45,13 +45,6 @@ class Parts:
     probing: Probing
 
 
-class Profiler(Protocol):
-    """What `profile` tells of every pack, as torch.profiler.profile."""
-
-    def step(self) -> None:
-        """Note that the work of a pack has been queued, with that of an update if one follows it."""
-
-
 def train(parts: Parts, state: TrainState) -> None:
     """Train until the last step or a stop; first run a probe that is overdue since a resume."""
     data, recording, stopping = parts.data, parts.recording, parts.stopping
@@ -80,7 +73,7 @@ def train(parts: Parts, state: TrainState) -> None:
     saving.finish()
 
 
-def profile(parts: Parts, state: TrainState, profiler: Profiler, steps: int) -> None:
+def profile(parts: Parts, state: TrainState, profiler: torch.profiler.profile, steps: int) -> None:
     """Take some steps without a record, a save or a probe, and tell a profiler of every pack."""
     packs = islice(packs_to_train(parts.data, state, parts.stopping), steps * state.recipe.train.accumulation)
     for number, pack in enumerate(packs, 1):

@@ -39,7 +39,7 @@ from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
 from lab.train.agreement import LAST, check_shared, end_together, gather
 from lab.train.checkpoint import Checkpointing
-from lab.train.loop import Parts, Profiler, profile, train
+from lab.train.loop import Parts, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
 from lab.train.starting import Start, check_data, find_start, own_run, start_folder
@@ -68,7 +68,7 @@ class Assembled:
                 self.parts.saving.open(self.state)
                 train(self.parts, self.state)
 
-    def profile(self, profiler: Profiler, steps: int) -> None:
+    def profile(self, profiler: torch.profiler.profile, steps: int) -> None:
         """Build the decoder and take some steps, of which nothing is written."""
         with self.parts.stopping.ending_ranks():
             self.build()
