@@ -25,7 +25,6 @@ FAR = ("--weights.by=evidence", "--weights.keep=[[0,9],[20,40]]")
 NEAR = ("--weights.by=evidence", "--weights.keep=[[0,30]]")
 RUNS = {
     "plain": (),
-    "causal_chunks": (*JOINED, "--mask.method=causal", "--mask.chunks=3"),
     "running_chunks": (*DOCUMENT, "--mask.chunks=3"),
     "anchor_chunks": (*JOINED, "--mask.method=anchor", "--mask.chunks=3"),
     "document": (*JOINED, "--mask.method=document"),
