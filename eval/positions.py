@@ -155,13 +155,18 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     rel_pos = compute_cells(distance, sampled, sampled)
     # Positions may be fractions: f is linear in between as in Eq. 2, 0 beyond the window, and nan at hidden cells.
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))
+    never = f"{(share == 0).sum() / np.isfinite(share).sum():.1%}"
     index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, index).reset_index()
     heat = partial(chart.plot_rows, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     return chart.hconcat(
         heat("position", title="relative position, tokens"),
-        heat("share", percent=True, title="f of it in training on natural lengths, share of the largest"),
-        title=f"{distance.method}: a text of {options.length:,} tokens",
+        heat(
+            "share",
+            percent=True,
+            title=f"f of it on natural lengths, share of the largest; never trained: {never} of the cells",
+        ),
+        title=f"{distance.method}: a text of {options.length:,} tokens; training on natural lengths",
     )
 
 

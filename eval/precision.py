@@ -152,7 +152,13 @@ class Precision(texts.OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        by_shift = tabulate(select(rows, "D"), "shift")
+        shifts = select(rows, "D")
+        by_shift = tabulate(shifts, "shift")
+        # The table begins with shift 0, whose share of the first token is the last line.
+        for row in shifts:
+            if row["shift"] == 0:
+                share = row["first_token_frac"]
+                by_shift.loc["first token", row["curve"]] = "-" if share is None else f"{share:.1%}"
         by_length = tabulate(select(rows, "D_logit"), "tokens")
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"

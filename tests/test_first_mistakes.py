@@ -23,15 +23,16 @@ def ran(*words, path):
 
 
 @pytest.mark.parametrize(
-    ("budget", "fault"),
+    ("documents", "budget", "fault"),
     [
-        (2, "probe.answer_budget=2: an answer of 4 numbers takes"),
-        (64, "probe.max_length=144: no multiple of probe.step=16 up to it has room for a test"),
+        (1, 64, "data.held_out_frac=0.01: holds out none of the corpus's documents (1 in all)"),
+        (400, 2, "probe.answer_budget=2: an answer of 4 numbers takes"),
+        (400, 64, "probe.max_length=144: no multiple of probe.step=16 up to it has room for a test"),
     ],
-    ids=["an answer without room", "a test without room"],
+    ids=["one document", "an answer without room", "a test without room"],
 )
-def test_a_text_that_the_probe_cannot_take_is_refused_before_it_is_tokenized(tmp_path, budget, fault):
-    (tmp_path / "own.jsonl").write_text("".join(f'{{"text": "tale {n} of many"}}\n' for n in range(400)))
+def test_a_text_that_the_probe_cannot_take_is_refused_before_it_is_tokenized(tmp_path, documents, budget, fault):
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"text": "tale {n} of many"}}\n' for n in range(documents)))
     corpus = f"--data.corpus={{name: text, path: {tmp_path / 'own.jsonl'}}}"
     sizes = (f"--probe.answer_budget={budget}", "--probe.max_length=144", "--probe.step=16")
     words = (corpus, "--data.held_out_frac=0.01", *sizes)

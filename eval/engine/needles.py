@@ -176,11 +176,13 @@ class NeedleMeasure(run.Measure):
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
-        # A model with a table of positions cannot read longer prompts; a length that was asked for is rejected later.
-        fitting = [length for length in self.probe.lengths if subject.cap_length(length) == length]
-        if fitting and self.options.max_length is None:
-            self.probe.lengths = fitting
+        if self.options.max_length is None:
+            # A model with a table of positions cannot read longer prompts.
+            self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
         self.lengths = chosen or self.probe.lengths
+        if not self.lengths:
+            rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
+            raise ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
         # A tokenizer of another model would otherwise fail in the middle of the tests.
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])

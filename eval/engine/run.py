@@ -45,7 +45,7 @@ from typing import Any, ClassVar, NamedTuple
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
-from eval.engine.subject import Subject, announce, open_subject
+from eval.engine.subject import Subject, announce, check_lengths, open_subject
 from lab.core.chart import Rule, plot_rows, save
 from lab.core.command import CONTINUES, Bar
 from lab.core.types import Row
@@ -122,6 +122,7 @@ class Measure:
             if self.results.find(named.row) is None:
                 missing.append((named.tests, named.tokens))
         # Cells whose rows are known are not limited: they may come from a machine with more memory.
+        check_lengths({"lengths": max((tokens for _, tokens in missing), default=0)}, self.subject)
         self.announce(missing)
         with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
             for cell in cells:

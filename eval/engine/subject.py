@@ -6,15 +6,16 @@ tokens is timed. Tests that any machine runs within a minute are not timed.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
+from annotated_types import Le
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from eval.engine.command import Request
 from eval.engine.rows import short_hash
 from lab.core.command import show
 from lab.core.errors import ConfigError
+from lab.core.schema import LONGEST
 from lab.counts import SavedCounts
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
@@ -108,25 +110,39 @@ class Subject:
 def open_subject(request: Request) -> Subject:
     """Open the model of a command line."""
     device = device_for(request.options.device)
-    model = open_model(request.model, request.overrides, device=device, window=getattr(request.options, "window", None))
-    return build_subject(model, request.model, device)
+    options = request.options
+    model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
+    subject = build_subject(model, request.model, device)
+    lengths = {}
+    # Options of lengths are known by their type, so that those of a new measure are checked too.
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        value = getattr(options, name)
+        if value and is_length(hint):
+            lengths[name] = max(value) if isinstance(value, tuple) else value
+    check_lengths(lengths, subject)
+    return subject
 
 
-def check_length(length: int, subject: Subject) -> None:
-    """Reject a length for which the model has no positions, or which exceeds its window or memory by far.
+def is_length(hint: Any) -> bool:
+    return hint == Le(LONGEST) or any(map(is_length, get_args(hint)))
 
-    Raises: ConfigError.
+
+def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
+    """Reject lengths, by option, for which the model has no positions, or which exceed its window or memory by far.
+
+    Raises: ConfigError with a line for each option.
     """
     cfg = subject.model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
     # A typing error such as 10 times the length is rejected before a machine runs out of memory.
     most = min(MOST_WINDOWS * subject.model.train_len, total_memory(subject.device) // token_bytes)
-    rule = f"{MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
+    rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
     if subject.most_tokens is not None:
         most = subject.most_tokens
-        rule = f"the positions that {subject.model.name} has"
-    if length > most:
-        raise ConfigError(f"length={length}: must be <= {most:,}, {rule}; lower it")
+        rule = f"must be <= {most:,}, the positions that {subject.model.name} has"
+    errors = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
+    if errors:
+        raise ConfigError(*errors)
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
@@ -134,7 +150,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
 
     At a terminal, ask before tests of many windows.
 
-    Raises: ConfigError for tests that are too long; KeyboardInterrupt if the answer is not yes.
+    Raises: KeyboardInterrupt if the answer is not yes.
     """
     cfg = subject.model.decoder.cfg
     window = subject.model.train_len
@@ -144,7 +160,6 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
         n_tokens += n * tokens
         longest = max(longest, tokens)
         operations += n * count_operations(cfg, tokens)
-    check_length(longest, subject)
     text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens"
     seconds = 0.0
     # Timing a pass takes seconds itself, which short tests are spared.

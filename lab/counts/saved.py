@@ -14,6 +14,7 @@ from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray
 from lab.counts.position_counts import PositionCounts
 
+MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
 F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures
 BINS = 8  # an octave of a picture
 OF_KIND = "f_"  # begins the name of the f of a kind of layer in a file
@@ -46,6 +47,10 @@ class SavedCounts:
         """
         try:
             with path.open("rb") as opened, np.load(opened) as file:
+                # Checked before an array is read: a damaged or foreign file could fill the memory.
+                size = sum(part.file_size for part in file.zip.infolist())
+                if size > MOST_BYTES:
+                    raise ValueError(f"unpacks to {size:,} bytes")
                 kinds = {}
                 for name in file:
                     if name.startswith(OF_KIND):

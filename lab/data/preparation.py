@@ -13,11 +13,11 @@ from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
-from lab.data.config import DataConfig, Text
-from lab.data.corpora import open_corpus
+from lab.data.config import DataConfig, Text, TokenizerFile
+from lab.data.corpora import Reader, open_corpus
 from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
-from lab.data.shards import SPLITS, Split, task_name
+from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.sources import (
     BUILDER,
     INPUTS,
@@ -32,9 +32,12 @@ from lab.data.tokenizer import (
     TOKENIZER,
     compare_tokenizer,
     end_of_document,
+    n_ids,
     obtain_tokenizer,
+    read_documents,
+    tokenizer_file,
 )
-from lab.data.tokenizing import run_task
+from lab.data.tokenizing import check_disk, run_task
 
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 RunTask = Callable[[Any], shards.Manifest]
@@ -69,8 +72,10 @@ def shard_folder(config: DataConfig) -> Path:
     return Path(config.folder) / config.shard_name
 
 
-def check_prepared(config: DataConfig) -> None:
+def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     """Reject a corpus that must be prepared first; every process checks, so that none waits for the others.
+
+    With `held_out`, a small text that is not prepared yet must have a held-out document.
 
     Raises: DataError.
     """
@@ -81,11 +86,26 @@ def check_prepared(config: DataConfig) -> None:
     if is_prepared(config):
         return
     if getattr(config.corpus, "path", None) is not None:
-        n_bytes = sum(open_corpus(config).listing.files.values())  # which also rejects a wrong path
-        if isinstance(config.corpus, Text) and n_bytes <= SMALL_BYTES:
+        reader = open_corpus(config)  # which also rejects a wrong path
+        if isinstance(config.corpus, Text) and sum(reader.listing.files.values()) <= SMALL_BYTES:
+            if held_out:
+                check_held_out(config, reader)
             return
     rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
     raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+
+
+def check_held_out(config: DataConfig, reader: Reader) -> None:
+    """Reject a text without a held-out document before it is tokenized."""
+    n = 0
+    for _, split in read_documents(config, reader):
+        if split == "held_out":
+            return
+        n += 1
+    if n:
+        rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
+        fix = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
+        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
@@ -192,6 +212,8 @@ def prepare(
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
+        if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
+            tokenizer_file(Path(config.tokenizer.path))  # a missing file is found before the listing, which takes long
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():
@@ -203,6 +225,7 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         record_times(listing, folder)
         check_tokenizer(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
+        check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
         return run, range(reader.n_tasks)
     source = shard_folder(config.base)

@@ -266,7 +266,8 @@ def read_texts(path: Path, field: str) -> list[str]:
         for number, row in read_rows(file):
             text = row.get("text") if isinstance(row, dict) else None
             if not isinstance(text, str) or not is_text(text):
-                raise DataError(f"{field}={file}: no text in UTF-8 (line {number:,}); {types}")
+                line = f" in line {number:,}" if number else ""
+                raise DataError(f"{field}={file}: no text in UTF-8{line}; {types}")
             if number == 0:  # plain text, whose line breaks differ between systems
                 text = text.replace("\r\n", "\n").replace("\r", "\n")
             if text.strip() or number:

@@ -146,7 +146,9 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        sample: Iterable[str] = islice(read_training_texts(config, reader), config.sample_documents)
+        documents = read_documents(config, reader)
+        texts = (text[:SAMPLE_CHARACTERS] for text, split in documents if split == "train")
+        sample: Iterable[str] = islice(texts, config.sample_documents)
         if isinstance(
             config.corpus, synthetic.Synthetic
         ):  # a sample of short documents may lack the needle test's words
@@ -158,12 +160,12 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     return tokenizer
 
 
-def read_training_texts(config: DataConfig, reader: Reader) -> Iterator[str]:
-    """Read the beginnings of a corpus's training documents."""
+def read_documents(config: DataConfig, reader: Reader) -> Iterator[tuple[str, Split]]:
+    """Read the texts of all documents of a corpus, each with its split."""
     for task in range(reader.n_tasks):
         for item in reader.read(task):
-            if isinstance(item, TextDocument) and assign_split(item.text, config.held_out_frac) == "train":
-                yield item.text[:SAMPLE_CHARACTERS]
+            if isinstance(item, TextDocument):
+                yield item.text, assign_split(item.text, config.held_out_frac)
 
 
 def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:

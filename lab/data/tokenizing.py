@@ -20,16 +20,20 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.core.files import FileEntry, build_manifest, name_temporary, publish_folder, write_json
+from lab.core.errors import DiskError
+from lab.core.files import FileEntry, build_manifest, free_bytes, name_temporary, publish_folder, write_json
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Conversations, DataConfig
-from lab.data.corpora import Item, TextDocument, open_corpus
+from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.encoding import encode_texts
-from lab.data.shards import MANIFEST, SPLITS, Manifest, Split, task_name, token_dtype
+from lab.data.shards import MANIFEST, SPLITS, Manifest, Split, shards_in, task_name, token_dtype
 from lab.data.sources import hash_sources, read_times
-from lab.data.text_files import Listing
+from lab.data.text_files import COMPRESSIONS, Listing, has_suffix
 from lab.data.tokenizer import assign_split, load_tokenizer, n_ids, special_ends
 
+PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
+PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
+PLAIN_TOKENS = 0.2  # in a byte of any other file
 BATCH_DOCUMENTS = 256
 CACHED_TEXTS = 256  # with their tokens: tags, and the turns of a conversation while it is cut
 
@@ -164,6 +168,22 @@ class TokenShardWriter:
         write_json(self.temporary / MANIFEST, manifest)
         publish_folder(self.temporary, final)
         return manifest
+
+
+def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
+    """Reject a disk without room for the shards of the missing tasks, by a low estimate of their tokens.
+
+    Raises: DiskError.
+    """
+    tokens = 0.0
+    for name, size in reader.listing.files.items():
+        tokens += size * (PACKED_TOKENS if has_suffix(name, PACKED_SUFFIXES) else PLAIN_TOKENS)
+    missing_share = 1 - len(shards_in(folder)) / reader.n_tasks
+    bytes_per_token = int(dtype[-1])  # "<u2" or "<u4"
+    needed, free = int(tokens * bytes_per_token * missing_share), free_bytes(folder)
+    if needed > free:
+        rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
+        raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
 
 
 def cut_samples(corpus: Conversations, items: Iterable[Item], count: Callable[[Parts], int]) -> Iterator[Item]:

@@ -5,22 +5,23 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from eval.engine import subject as subjects
 from lab.model.decoder import DecoderConfig
 
 TABLE = 512  # positions of the models of `foreign`
-TOO_LONG = "length={}: must be <= 512, the positions that gpt2 has; lower it\n"
+TOO_LONG = "{}=513: must be <= 512, the positions that gpt2 has; lower it\n"
 REFUSED = [  # a command, its words, and the line or its beginning
-    ("passkey", "--lengths=513", TOO_LONG.format(513)),
-    ("entropy", "--lengths=513 --texts=1 --text=TEXT", TOO_LONG.format(513)),
-    ("perplexity", "--lengths=64,513 --documents=1 --text=TEXT", TOO_LONG.format(513)),
-    ("distance", "--window=513 --haystack=TEXT", TOO_LONG.format(513)),
-    ("probe", "--max_length=640 --step=128 --haystack=TEXT", TOO_LONG.format(640)),
-    ("ruler.__main__", "--lengths=513 --tasks=niah_single_1 --tests=1", TOO_LONG.format(513)),
-    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "length=2048: must be <= 512, "),
-    ("lines", "", TOO_LONG.format(1024)),  # no option, as the user named none
+    ("passkey", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("lines", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("entropy", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("perplexity", "--lengths=64,513", TOO_LONG.format("--lengths")),
+    ("precision", "--length=513", TOO_LONG.format("--length")),
+    ("distance", "--window=513", TOO_LONG.format("--window")),
+    ("probe", "--max_length=513", TOO_LONG.format("--max_length")),
+    ("ruler.__main__", "--lengths=513", TOO_LONG.format("--lengths")),
+    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "model=gpt2: has 512 positions, "),
+    ("lines", "", TOO_LONG.format("--lengths").replace("513", "1024")),  # no option, as the user named none
 ]
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=32, vocab_size=64, tie_embeddings=False)
@@ -56,8 +57,7 @@ def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_f
 def announced(tests, capsys, monkeypatch, window=512):
     timed = []
     monkeypatch.setattr(subjects, "measure_seconds", lambda subject, tokens: timed.append(tokens) or 1.0)
-    model = SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), train_len=window)
-    subject = SimpleNamespace(model=model, most_tokens=None, device=torch.device("cpu"))
+    subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), train_len=window))
     subjects.announce(subject, "passkey", "test", tests)
     return timed, capsys.readouterr().err
 

@@ -28,10 +28,10 @@ def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
     ("name", "content", "reason"),
     [
         pytest.param("a.txt", b"", "holds no text; ", id="empty"),
-        pytest.param("a.txt", b"\xff\xfe", "no text in UTF-8 (line 0); ", id="not_utf8"),
-        pytest.param("a.json", b"{", "no text in UTF-8 (line 1); ", id="broken_json"),
-        pytest.param("a.jsonl", b'{"text": "a"}\n\n{"text": ', "no text in UTF-8 (line 3); ", id="broken_row"),
-        pytest.param("a.jsonl", b'{"text": "a"}\n{"text": 3}', "no text in UTF-8 (line 2); ", id="jsonl_number"),
+        pytest.param("a.txt", b"\xff\xfe", "no text in UTF-8; ", id="not_utf8"),
+        pytest.param("a.json", b"{", "no text in UTF-8 in line 1; ", id="broken_json"),
+        pytest.param("a.jsonl", b'{"text": "a"}\n\n{"text": ', "no text in UTF-8 in line 3; ", id="broken_row"),
+        pytest.param("a.jsonl", b'{"text": "a"}\n{"text": 3}', "no text in UTF-8 in line 2; ", id="jsonl_number"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, reason):
