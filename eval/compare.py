@@ -184,7 +184,7 @@ def mean_over_seeds(rows: pd.DataFrame) -> Row:
     # A result below the first value tested has no score: the range shows that value with a mark.
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
-    counts = {"seeds": len(rows), "n_censored": censored, "floor": 0.0}
+    counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum()), "floor": 0.0}
     cell: Row = rows.iloc[-1].to_dict() | counts | {"by_seed": {}}
     cell["range"] = range_of(values, rows.censored.map(CENSORED)) if censored else ""
     if len(rows) == 1:
@@ -225,7 +225,7 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
 
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
 COMPARED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
-COMPARED += ["p_adjusted"]
+COMPARED += ["p_adjusted", "p_exact", "seeds_needed"]
 
 
 @dataclass(frozen=True, kw_only=True)

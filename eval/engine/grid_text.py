@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from eval.engine.seeds import LEVEL
+from eval.engine.seeds import LEVEL, POWER
 from lab.runs.arms import FEWEST
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
@@ -33,8 +33,12 @@ def format_cell(cell: Any) -> str:
         text += f", {cell.seeds} seeds"
     elif pd.notna(cell.n):
         text += f", n={cell.n:,.0f}"
+    if pd.notna(cell.seeds_needed):
+        text += f" ({cell.seeds_needed:.0f} needed)"
     if cell.n_censored and cell.seeds > 1:
         text += f", {cell.n_censored} censored"
+    if cell.dips:  # distances nearer than reach that fail
+        text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
     # nan, of a result without a test, is not <= LEVEL.
     if cell.p_adjusted <= LEVEL:
         text += "*"
@@ -75,6 +79,11 @@ def describe_marks(cells: pd.DataFrame, older: int) -> list[str]:
         named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
         total = f"p adjusted for {tests.sum()} comparisons (Holm)"
         notes.append(f"* differs from {first} at {LEVEL:g}: {named}; {total}.")
+    if cells.seeds_needed.notna().any():
+        notes.append(
+            f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of "
+            "cases if size and spread are those measured; in pairs where seeds are the same."
+        )
     if untested:
         rule = f"fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests are recorded"
         notes.append(f"? no test ({untested}): {rule}.")

@@ -165,7 +165,7 @@ def convert_row(row: Row) -> Iterator[Row]:
     tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
-    shared |= {"below": None, "censored": None, "passed": np.nan}
+    shared |= {"below": None, "censored": None, "passed": np.nan, "dips": 0}
     if kind is not None and row["score"] is not None:
         if kind.unit == "share":
             shared["passed"] = row.get("passed", row.get("found", np.nan))
@@ -190,6 +190,7 @@ def convert_row(row: Row) -> Iterator[Row]:
             continue
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
         limits["censored"] = classify_reach(score, first, last)
+        limits["dips"] = int(name == "reach" and bool(row.get("dips")))
         tests = row.get("n") if unit == "tokens" else None
         if "length" in ENDS.get(name, ("",))[0]:  # a probe has `tests`; a reach has its own n, or none
             tests = row.get("tests", row.get("n"))

@@ -88,8 +88,12 @@ def add_p_values(cells: pd.DataFrame) -> pd.DataFrame:
         if record.number and record.line in base:
             verdicts[record.Index] = compare(base[record.line], record)
     table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
-    p = table["p"].astype(float)
-    return cells.assign(compared=cells.index.isin([*verdicts]), test=table["test"], p=p, p_adjusted=holm(p))
+    table = table.astype(dict.fromkeys(Verdict._fields[1:], float))
+    table["p_adjusted"] = holm(table["p"])
+    table["seeds_needed"] = table["seeds_needed"].where(table["p_adjusted"] > LEVEL)  # where nothing is shown
+    table["compared"] = cells.index.isin([*verdicts])
+    cells[table.columns] = table
+    return cells
 
 
 def compare(first: Any, second: Any) -> Verdict:
@@ -115,7 +119,7 @@ def compare(first: Any, second: Any) -> Verdict:
             return Verdict(MCNEMAR, pair(values, others)["p"])
         verdict = paired_t(np.subtract(others, values).tolist(), PAIRED_T)
         if verdict.test is not None:
-            return verdict
+            return Verdict(verdict.test, verdict.p)
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
     table = [[first.passed, first.n - first.passed], [second.passed, second.n - second.passed]]

@@ -11,7 +11,7 @@ from scipy.stats import fisher_exact, t, ttest_rel
 
 from eval.compare import arrange, main, to_table
 from eval.engine.records import read_records
-from eval.engine.seeds import NONE, SEEDS, compare_over_seeds
+from eval.engine.seeds import NONE, SEEDS, compare_over_seeds, seeds_needed
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, holm
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
@@ -253,6 +253,13 @@ def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
         grid_of(folder, by=["legnth"])
 
 
+def test_seeds_that_a_difference_needs():
+    """Those of the tables of Cohen 1988, two-sided at .05 with a power of .90."""
+    paired = [seeds_needed(-3 * size, 3.0, paired=True) for size in (1.0, 0.5, 0.0, 0.01)]
+    own = [seeds_needed(-3 * size, 3.0, paired=False) for size in (1.0, 0.5)]
+    assert (paired, own) == ([13, 44, None, None], [23, 86])
+
+
 def test_seeds_without_spread_but_for_rounding_have_no_test():
     """.3 - .1 and .4 - .2 differ in their last bits."""
     assert compare_over_seeds({k: (k + 1) / 10 for k in range(4)}, {k: (k + 3) / 10 for k in range(4)}) == NONE
@@ -265,6 +272,7 @@ def test_arms_of_which_one_has_no_spread_are_tested():
     verdict = compare_over_seeds(dict(zip("abcd", values[0])), dict(zip("efgh", values[1])))
     p = 2 * t.sf(0.3 / math.sqrt(0.04 / 3 / 4), 3)  # an error of one arm alone, with its degrees of freedom
     assert (verdict.test, verdict.p) == (SEEDS, pytest.approx(p))
+    assert verdict.p_exact == pytest.approx(2 / 70), "ways to divide eight seeds"
 
 
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):

@@ -56,9 +56,9 @@ def test_nothing_against_everything_in_five_seeds_is_significant():
     assert floor == pytest.approx(65 / 66**3)
     none, every = dict.fromkeys(range(5), 0.0), dict.fromkeys(range(5), 1.0)
     paired = compare_over_seeds(none, every, floor)
-    assert paired.p < 1e-6
+    assert (paired.p < 1e-6, paired.p_exact) == (True, 2 / 2**5)
     other = compare_over_seeds(none, {seed + 5: 1.0 for seed in every}, floor)
-    assert other.p < 1e-6
+    assert (other.p < 1e-6, other.p_exact) == (True, pytest.approx(2 / 252))
     assert compare_over_seeds(none, dict(none), floor).p == 1
     assert compare_over_seeds(none, every) == NONE, "without tests there is no error"
     three = {seed: none[seed] for seed in range(3)}, {seed: every[seed] for seed in range(3)}

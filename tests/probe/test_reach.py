@@ -134,4 +134,4 @@ def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys
     assert found[0]["f_at_reach"] == round(100 - value)
     (run / "probes.jsonl").unlink()
     assert read_evaluated(read_runs([run])["m"])[0]["reach"] == found[0]["reach"]
-    assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64") == 1
+    assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64, a dip") == 1
