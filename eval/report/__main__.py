@@ -6,16 +6,19 @@
     probe-lab report runs/cpu_demo -o demo.png
 
 The page is one file that needs no network. You can point at a figure, drag it, zoom it with Ctrl and the wheel, and
-save it as PNG or SVG. With a .png or .svg file all figures are one picture. The page shows
-what the run folders hold: the probes of training, and the results in eval/ at the last probe. RUN may also be a table
-of runs (lab/runs/tables.py).
+save it as PNG or SVG from its menu. A text field picks runs. An open page reloads when its file is written again. With
+a .png or .svg file all figures are one picture. The page shows what the run folders hold: the probes of training, and
+the results in eval/ at the last probe. RUN may also be a table of runs (lab/runs/tables.py).
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -28,12 +31,14 @@ from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
 from lab.core.command import start
-from lab.core.errors import DataError
+from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
 from lab.runs.arms import find_differences
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
+
+CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +67,29 @@ def make_report(request: Request) -> Result:
         heading = filter(None, [title, runs.common, *define_names(runs.arms)])
         save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
+    reject_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
     return Result(f"{counts}, {len(data) / 1e6:.1f} MB", rows, output)
 
 
+def reject_another(output: Path, names: Sequence[str]) -> None:
+    """Reject a file that is no report, or is the report of runs that this one does not have."""
+    if not output.exists():
+        return
+    text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
+    # The page lists its runs in a line of its script, by which it is recognised.
+    members = re.search(r"^const members = (.*);$", text, re.M)
+    if members is None:
+        raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
+    for other, _ in json.loads(members[1]):
+        if other not in names:
+            raise ConfigError(f"-o={output}: is the report of another run, {other}; name another file, or delete it")
+
+
 def page_spec(figure: Figure) -> dict[str, Any]:
-    """Lay out a figure for the page: as wide as it, dragged, and zoomed by Ctrl and the wheel."""
+    """Lay out a figure for the page: as wide as it, chosen rows only, dragged, and zoomed by Ctrl and the wheel."""
     alt = altair()
     chart = figure.chart
     if not isinstance(chart, alt.FacetChart):
@@ -80,6 +100,10 @@ def page_spec(figure: Figure) -> dict[str, Any]:
     spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
     # The page sets its own ground, light or dark.
     spec["config"].pop("background")
+    spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
+    # Every layer filters its own rows by the field of the page, because layers may have data of their own.
+    for part in spec.get("spec", spec)["layer"]:
+        part["transform"] = [{"filter": CHOSEN}, *part.get("transform", [])]
     return spec
 
 
@@ -96,8 +120,11 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([page_spec(figure) for figure in drawn]),
+        "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
+    # An open page compares the stamp, and reloads when it differs.
+    content["stamp"] = hashlib.sha256(repr(content).encode()).hexdigest()
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render(content)
 

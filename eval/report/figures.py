@@ -1,4 +1,4 @@
-"""The figures of a report: charts that can be pointed at and zoomed."""
+"""The figures of a report: charts that can be pointed at, zoomed and filtered by run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,10 @@ BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the te
 
 
 class Figure(NamedTuple):
-    """One figure; `zooms` is whether the reader can zoom it, `left` the width of the y axis in pixels."""
+    """One figure; `left` is the width of the y axis in pixels.
+
+    `zooms` is whether the reader can zoom it and make its x axis logarithmic.
+    """
 
     title: str
     caption: str

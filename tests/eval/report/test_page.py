@@ -65,10 +65,11 @@ def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, 
     assert main([*map(str, paths), "-o", str(page)]) == 0, capsys.readouterr().err
     text = page.read_text()
     titles = re.findall(r"<figure><h2>([^<]*)", text)
-    for width in (1100, 420):
-        page.write_text(text.replace("<head>", f"<head>{WATCH.replace('WIDTH', str(width))}", 1))
+    for width, checked in ((1100, ""), (420, ""), (1100, " checked")):  # logarithmic axes where checked
+        watched = text.replace("<head>", f"<head>{WATCH.replace('WIDTH', str(width))}", 1)
+        page.write_text(re.sub(r'(data-figure="\d+")[^>]*>', rf"\1{checked}>", watched))
         found = browse(page)
-        assert re.search(r'<body[^>]* data-faults="([^"]*)"', found)[1] == "", width
+        assert re.search(r'<body[^>]* data-faults="([^"]*)"', found)[1] == "", (width, checked)
         for title, part in zip(titles, found.split('id="figure-')[1:], strict=True):
             marks = [mark[0] for mark in MARK.finditer(part)]
             assert marks, title

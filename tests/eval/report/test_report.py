@@ -74,6 +74,17 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     assert Image.open(tmp_path / "all.png").width > 1500
 
 
+def test_a_report_replaces_its_own_page_and_no_other(two_arms, tmp_path, capsys):
+    page, index = tmp_path / "report.html", tmp_path / "index.html"
+    index.write_text("<p>mine</p>")
+    assert run([two_arms[0], "-o", page], capsys)[0] == 0
+    assert run([*two_arms[:2], "-o", page], capsys)[0] == 0  # a sweep that has grown
+    for place, rule in ((page, f"is the report of another run, {two_arms[1].name};"), (index, "is no report;")):
+        before = place.read_bytes()
+        status, _, err = run([two_arms[0], "-o", place], capsys)
+        assert (status, err.startswith(f"-o={place}: {rule}"), place.read_bytes()) == (2, True, before), err
+
+
 def test_faults_are_one_line_each(tmp_path, capsys):
     good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
     broken = write_fake(tmp_path / "broken")
