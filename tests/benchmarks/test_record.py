@@ -9,10 +9,7 @@ SMALL = {"SHARDS": 3, "DOCUMENTS": 3000, "SMALL": 3000, "PACKS": 2, "ROUNDS": 2,
 SMALL |= {"LATE": 10**6, "STARTS": {"import lab": ("-c", "import lab")}}
 CASES = {  # by module: the command line, and its sizes
     attention: ("--windows=16,32 --tokens=32 --turns=1 --methods=string", {"WIDTH": 8}),
-    train: (
-        "--sides=ours --sizes=tiny --windows=8,16 --packs=32 --rounds=2",
-        {"peak_of": lambda device, dtype: 1e9},
-    ),
+    train: ("--sides=ours --sizes=tiny --windows=8,16 --packs=32 --rounds=2", {"peak_of": lambda device, dtype: 1e9}),
     generation: (
         "--shapes=tiny --lengths=16,32 --batches=2 --most-tokens=32 --new-tokens=4 --turns=1",
         {"SHAPES": {"tiny": train.SIZES["tiny"]()}},

@@ -1,8 +1,10 @@
 """eval.perplexity as a command: on a run folder, a Hugging Face folder and text files."""
 
 import hashlib
+import itertools
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
+from eval.engine.sliding import TextLosses, text_losses, windows
 from eval.perplexity import main
+from lab.core.types import IGNORE
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.loading import open_model
@@ -59,11 +63,18 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
         assert [str(context), f"{row['score']:.4f}"] in [words[:2] for words in words_of(out)]
 
 
+def books(path, factors, n_words):
+    """Write texts of their own numbers into a file."""
+    texts = [" ".join(f"word {n * k % 97}." for n in range(n_words)) for k in factors]
+    lines = [json.dumps({"text": text}) + "\n" for text in texts]
+    path.write_text(texts[0] if path.suffix == ".txt" else "".join(lines))
+    return texts
+
+
 def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, capsys):
-    texts = [" ".join(f"word {n * k % 97}." for n in range(60)) for k in (3, 5, 7)]
     (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "a.txt").write_text(texts[0])
-    (tmp_path / "books" / "b.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in [*texts[1:], "short"]))
+    texts = [*books(tmp_path / "books/a.jsonl", (3, 5), 60), *books(tmp_path / "books/b.txt", (7,), 60)]
+    books(tmp_path / "books/c.jsonl", (3,), 2)
     words = [hugging_face_folder, f"--text={tmp_path / 'books'}", "--lengths=24", "--stride=6", "--tokens=50"]
     status, out, _ = run([*words, "--documents=3", "-o", tmp_path], capsys)
     assert status == 0, out
@@ -77,8 +88,7 @@ def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, c
 
 
 def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe, tmp_path, capsys, monkeypatch):
-    texts = [" ".join(f"word {n * k % 97}." for n in range(9)) for k in (3, 5)]
-    (tmp_path / "books.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    texts = books(tmp_path / "books.jsonl", (3, 5), 9)
     words = [hugging_face_folder, f"--text={tmp_path / 'books.jsonl'}", "--protocol=whole-windows", "-o", tmp_path]
     status, out, _ = run([*words, "--lengths=16,24", "--stride=7"], capsys)
     assert status == 0, out
@@ -116,3 +126,48 @@ def test_documents_of_just_the_least_tokens_are_taken(run_folder, prepared, tmp_
         assert row["scored_tokens"] == count * (least - 1)
         assert (row["n"], row["shorter_left_out"]) == (count, len(lengths) - count)
     assert 28 in lengths
+
+
+@pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])
+def test_each_token_is_scored_once_with_enough_in_sight(n_tokens):
+    for context, stride in itertools.combinations(range(13, 0, -1), 2):
+        sight = {}
+        for begin, end, first in windows(n_tokens, context, stride):
+            assert end - begin <= context
+            for token in range(first, end):
+                assert token not in sight
+                sight[token] = token - begin
+        assert sorted(sight) == list(range(1, n_tokens))
+        for token, seen in sight.items():
+            assert seen == token if token < context else context - stride <= seen < context
+
+
+def model_of(table):
+    """Make a model whose prediction depends on the last token alone; table[a][b] is p(b | a)."""
+    probabilities = torch.tensor(table, dtype=torch.float64)
+
+    def score(tokens, targets):
+        losses = -probabilities[tokens, targets.clamp_min(0)].log()
+        return losses * (targets != IGNORE)
+
+    return score
+
+
+def test_a_bigram_model_by_hand():
+    # p(b | a): 0 1 0 0 1 has steps 01, 10, 00, 01 of 3/4, 1/2, 1/4, 3/4: product 9/128; 1 1 has 1/2
+    table = [[0.25, 0.75], [0.5, 0.5]]
+    texts, cut = [np.array([0, 1, 0, 0, 1]), np.array([1, 1])], partial(windows, context=3, stride=1)
+    losses = text_losses(model_of(table), texts, cut, rows=2)
+    assert losses.nll.tolist() == pytest.approx([math.log(128 / 9), math.log(2)])
+    assert losses.tokens.tolist() == [4, 1]
+    assert losses.perplexity == pytest.approx((256 / 9) ** (1 / 5))
+    # disjoint windows of 2 see the steps 01 and 00 alone: 3/4 * 1/4
+    losses = text_losses(model_of(table), texts[:1], partial(windows, context=2, stride=2), rows=2)
+    assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
+
+
+def test_limits_of_unequal_texts_by_hand():
+    # nll 3, 1 over 1, 3 tokens: loss 1; residuals 3 - 1, 1 - 3; se^2 = 2 * 8 / 16; t_1 = 12.7062
+    losses = TextLosses(np.array([3.0, 1.0]), np.array([1, 3]))
+    assert [math.log(limit) for limit in losses.limits] == pytest.approx([1 - 12.7062, 1 + 12.7062], rel=1e-5)
+    assert TextLosses(np.array([3.0]), np.array([2])).limits is None

@@ -1,9 +1,12 @@
+import itertools
 import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
@@ -13,11 +16,11 @@ from lab.probe.effective_distance import DistanceProbe, build_distance_probe, lo
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import share_limits
 from lab.probe.measuring import Measuring, ModelInTraining, reach_record
+from lab.probe.needles import make_case
 from lab.probe.probe import Worker
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
-from tests.probe.test_effective_length import STOP
-from tests.probe.test_one_number import HAYSTACK
+from tests.probe.test_effective_length import HAYSTACK, STOP
 
 WINDOW = 160
 
@@ -33,17 +36,15 @@ class Sees(Reader):
         return (targets >= 0) * math.log(4)
 
 
-def make_probe(bpe, **settings):
-    values = {"seed": 3, "digits": 3, "distance_tests": 10, "batch": 4, **settings}
-    return DistanceProbe(ProbeConfig(**values), bpe, HAYSTACK, window=WINDOW, stop_id=STOP)
+def make_probe(tokenizer, window=WINDOW, distance_tests=10, **settings):
+    config = ProbeConfig(seed=3, digits=3, distance_tests=distance_tests, batch=4, **settings)
+    return DistanceProbe(config, tokenizer, HAYSTACK, window=window, stop_id=STOP)
 
 
 def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     probe = make_probe(bpe, distances=(40, 50, 51, 60, 90))
     results = list(probe.run(Sees(bpe, 50)))
-    assert [(r.length, r.passed, r.tests) for r in results] == [(40, 10, 10), (50, 10, 10), (51, 0, 10)] + [
-        (d, 0, 10) for d in (60, 90)
-    ]
+    assert [(r.length, r.passed, r.tests) for r in results] == [(d, 10 * (d <= 50), 10) for d in (40, 50, 51, 60, 90)]
     assert {(r.low, r.high) for r in results} == {share_limits(10, 10, 0.95), share_limits(0, 10, 0.95)}
     # 1 at 50 and 0 at 51: 0.8 is a fifth of the way. 10 of 10 may be as few as 0.69, 0 of 10 as many as 0.31
     ends = {"first_distance": 40, "last_distance": 90, "dips": []}
@@ -55,9 +56,7 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
 
 def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
     # bpe spells " 472." in five tokens: blank, which ends the prompt, three digits, which are scored, stop
-    decoder = Decoder(
-        DecoderConfig(d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24, vocab_size=400, tie_embeddings=False)
-    ).double()
+    decoder = Decoder(DecoderConfig(16, 2, 4, 2, 24, vocab_size=400, tie_embeddings=False)).double()
     probe = make_probe(bpe, distances=(60,))
     cases = [probe.case(60, k) for k in range(3)]
 
@@ -69,10 +68,7 @@ def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
     expected = []
     for case in cases:
         ids = [*case.prompt_ids, *bpe.encode(f" {case.numbers[0]}.", add_special_tokens=False).ids[1:]]
-        with torch.no_grad():
-            logits = decoder(torch.tensor([ids]))[0]
-        log_p = torch.log_softmax(logits, -1)
-        first = len(case.prompt_ids)
+        log_p, first = torch.log_softmax(decoder(torch.tensor([ids]))[0].detach(), -1), len(case.prompt_ids)
         assert bpe.decode(ids[first : first + 3]) == case.numbers[0]
         expected.append(sum(float(log_p[place - 1, ids[place]]) for place in range(first, first + 3)))
     assert log_probs(Model(), cases, probe.budget, "cpu") == pytest.approx(expected, abs=1e-9)
@@ -105,3 +101,60 @@ def test_f_of_a_distance_is_that_of_its_position(bytewise):
     model = ModelInTraining(decoder, None, torch.no_grad)
     lines, _ = Measuring(probe, build_distance_probe(probe)).run(model, Worker(), {}, counts, lambda _: True)
     assert {line["distance"]: line["f"] for line in lines if "distance" in line} == {120: 290, 190: 220}
+
+
+QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
+NEEDLE = " One of the magic numbers is "  # 29 characters
+
+
+@pytest.fixture(scope="module", params=["bpe", "bytewise", "merged_digits"])
+def tokenizer(request):
+    """Digits apart after <bos>; a token for every byte; and numbers of one to four tokens, their blank included."""
+    if request.param != "merged_digits":
+        return request.getfixturevalue(request.param)
+    merged, byte_level = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merged.pre_tokenizer, merged.decoder = byte_level, decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=byte_level.alphabet(), show_progress=False)
+    numbers = np.random.default_rng(0).integers(100, 999, 400)
+    merged.train_from_iterator([QUESTION, NEEDLE, *map(" {}.".format, numbers)], trainer)
+    return merged
+
+
+def test_a_case_placed_by_hand(bytewise):
+    # 4 bytes for the answer "472." leave 196: 66 of haystack, the needle's 29 + 4, 20 of haystack, 76 of the question
+    # and the blank before every answer. From the number's first digit on, 3 bytes of needle, 20 and 77 follow: 100
+    test = make_probe(bytewise, window=200)
+    text = bytewise.decode(test.case(100, 0).prompt_ids)
+    assert len(text) == 196
+    assert (text[66:95], text[119:]) == (NEEDLE, f"{QUESTION} ")
+    assert re.fullmatch(r"[0-9]{3}\.", text[95:99])
+    assert f"{text[:66]}{text[99:119]}" in HAYSTACK, "one contiguous piece of the haystack"
+    assert text[99] == "b" or text[99:101] == " b", "the needle is where a word begins"
+    assert (test.reachable[0], test.reachable[-1]) == (77 + 3, 196 - 1 - 29)
+
+
+def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer):
+    test = make_probe(tokenizer, window=320)
+    for length, number in itertools.product(test.reachable[:: max(1, len(test.reachable) // 40)], range(3)):
+        case = test.case(length, number)
+        answer = tokenizer.encode(f" {case.numbers[0]}.", add_special_tokens=False).ids
+        blank = answer[:1] if tokenizer.decode(answer[:1]) == " " else []
+        assert case.prompt_ids[len(case.prompt_ids) - len(blank) :] + case.encoded.answer == answer
+        assert len(case.prompt_ids) + test.budget == 320 >= 320 - test.budget + len(case.encoded.answer)
+        place = len(case.prompt_ids) - 1 - length
+        before, upto = (tokenizer.decode(case.prompt_ids[:n]) for n in (place, place + 1))
+        assert before.endswith(("magic numbers is", "magic numbers is "))
+        assert re.search(rf"is {case.numbers[0][0]}[0-9]*$", upto.rstrip("."))
+        text = tokenizer.decode(case.prompt_ids)
+        assert text.endswith(f"{QUESTION} " if blank else QUESTION)
+        assert re.findall(f"{NEEDLE}([0-9]+)[.]", text) == case.numbers
+        assert "info hidden" not in text, "no task line"
+
+
+def test_four_needle_cases_know_their_distances(bytewise):
+    for seed in range(5):
+        case = make_case(bytewise, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
+        text = bytewise.decode(case.prompt_ids)
+        places = [match.start(1) for match in re.finditer(f"{NEEDLE}([0-9]+)[.]", text)]
+        assert case.distances == [len(text) - 1 - place for place in places]
+        assert sorted(case.distances, reverse=True) == case.distances

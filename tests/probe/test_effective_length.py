@@ -10,35 +10,37 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.core.errors import DataError
 from lab.counts import PositionCounts
+from lab.probe import probe as probe_module
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
+from lab.probe.needles import NeedleCase
 from lab.probe.probe import Worker
 from lab.probe.reach import effective_lengths
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
-BUDGET = 24
 
 
 class Oracle:
-    """Reads the numbers off the prompt; what it answers is given for each length."""
+    """Reads the numbers off the prompt; `answer` is given for each length. It stops when told so where it `obeys`."""
 
-    def __init__(self, tokenizer, answer):
-        self.tokenizer, self.answer = tokenizer, answer
-        self.calls, self.lengths = 0, []
+    def __init__(self, tokenizer, answer, *, obeys=False):
+        self.tokenizer, self.answer, self.obeys, self.calls, self.tokens = tokenizer, answer, obeys, 0, 0
 
     def generate(self, prompts, n_tokens, ended=None):
         self.calls += 1
-        length = prompts.shape[1] + n_tokens
-        self.lengths.append(length)
         rows = []
         for prompt in prompts.tolist():
             numbers = re.findall(r"One of the magic numbers is ([0-9]+)\.", self.tokenizer.decode(prompt))
-            text = self.answer(length, numbers)
-            ids = [*self.tokenizer.encode(text, add_special_tokens=False).ids, STOP][:n_tokens]
-            rows.append(ids + [STOP] * (n_tokens - len(ids)))
-        return torch.tensor(rows)
+            text = self.answer(prompts.shape[1] + n_tokens, numbers)
+            rows.append((self.tokenizer.encode(text, add_special_tokens=False).ids + [STOP] * n_tokens)[:n_tokens])
+        rows = torch.tensor(rows)
+        for n in range(1, n_tokens):
+            self.tokens += 1
+            if self.obeys and bool(ended(rows[:, :n], torch.arange(len(rows))).all()):
+                return rows[:, :n]
+        return rows
 
 
 def right_up_to(longest):
@@ -46,7 +48,7 @@ def right_up_to(longest):
 
 
 def make_probe(bpe, **settings):
-    values = {"tests": 6, "step": 32, "max_length": 384, "needles": 4, "digits": 3, "answer_budget": BUDGET, "seed": 3}
+    values = {"tests": 6, "step": 32, "max_length": 384, "needles": 4, "digits": 3, "answer_budget": 24, "seed": 3}
     config = ProbeConfig(**values | settings)
     return NeedleProbe(config, bpe, HAYSTACK, window=96, stop_id=STOP)
 
@@ -79,10 +81,7 @@ class Ranks:
         probes = [make() for _ in range(world_size)]
         self.models = [model(probe) for probe in probes]
         with ThreadPoolExecutor(world_size) as pool:
-            jobs = [
-                pool.submit(self.run, probe, model, rank)
-                for rank, (probe, model) in enumerate(zip(probes, self.models, strict=True))
-            ]
+            jobs = [pool.submit(self.run, *each) for each in zip(probes, self.models, range(world_size), strict=True)]
             self.results = [job.result() for job in jobs]
 
     def run(self, probe, model, rank):
@@ -99,7 +98,7 @@ class Ranks:
 @pytest.mark.parametrize(("max_length", "lengths_of_each"), [(384, 2), (None, 8)], ids=["all", "until_one_fails"])
 def test_ranks_divide_lengths_so_that_each_generates_for_few(bpe, max_length, lengths_of_each):
     make = partial(make_probe, bpe, tests=8, max_length=max_length)
-    ranks = Ranks(make, 4, lambda probe: Oracle(probe.tokenizer, right_up_to(384)))
+    ranks = Ranks(make, 4, lambda probe: Oracle(bpe, right_up_to(384)))
     assert ranks.results == [results(make(), right_up_to(384))] * 4
     assert [model.calls for model in ranks.models] == [lengths_of_each] * 4
 
@@ -117,13 +116,11 @@ def test_the_records_of_a_probe(bpe):
     assert line.items() >= {**about, **tests, "length": 224, "tests": 10, "passed": 6, "seconds": 7.5}.items()
     names = ("accuracy", "score", "low", "high", "verdict", "f", "stops")  # 224 is beyond the counter
     assert [line[name] for name in names] == [0.6, 0.6, 0.26, 0.88, "fail", None, None]
+    both = {"high": None, "smooth_high": None, "first_length": 192, "last_length": 224}
     # smooth: a third of the way from 192 to 224 for 0.8
-    main = {"threshold": 0.8, "effective_length": 192, "low": 0, "high": None}
-    ends = {"first_length": 192, "last_length": 224}
-    main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None, **ends}
+    main = {**both, "threshold": 0.8, "effective_length": 192, "low": 0, "smooth": 202.7, "smooth_low": 0.0}
     # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
-    other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
-    other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None, **ends}
+    other = {**both, "threshold": 0.5, "effective_length": 224, "low": 192, "smooth": 224.0, "smooth_low": 197.5}
     summary = probe.summarize(curve, about, counts)
     assert summary.items() >= {**about, **tests, **main, "thresholds": [main], "tests": 20}.items()
     assert effective_lengths(curve, 0.5) == other
@@ -135,7 +132,40 @@ def test_a_tokenizer_that_sets_digits_apart_is_refused(protocol):
     apart = Tokenizer(models.WordLevel({"[UNK]": 0, **{str(k): k + 1 for k in range(10)}}, unk_token="[UNK]"))
     apart.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(True)])
     config = ProbeConfig(protocol=protocol, needles=4, digits=6)
-    with pytest.raises(DataError) as caught:
+    line = r"^tokenizer\.json: reads '\d{6}(, \d{6}){15}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
+    with pytest.raises(DataError, match=line):
         NeedleProbe(config, apart, "word " * 900, window=512, stop_id=None)
-    line = r"tokenizer\.json: reads '\d{6}(, \d{6}){15}' back as '.*(\d ){5}\d.*', so that no answer could pass; give "
-    assert re.fullmatch(line + "the model's own tokenizer", str(caught.value))
+
+
+AFTER = [".", " and 5 more", "7", " 77.", ", 12", "\n", ",123", " 456,", "_4", "{,}123"]
+
+
+def probed(bpe, answer, *, obeys):
+    probe = make_probe(bpe, tests=3, max_length=224, batch=2, answer_budget=40)
+    model = Oracle(bpe, answer, obeys=obeys)
+    return [case for result in probe.run(model) for case in result.cases], model.tokens
+
+
+@pytest.mark.parametrize("ending", AFTER, ids=repr)
+def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeypatch, ending):
+    def answers(length, numbers):  # longer than the budget
+        return (" " + ", ".join(numbers) + ending + " and so on") * 9
+
+    monkeypatch.setattr(probe_module, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
+    stopped, fewer = probed(bpe, answers, obeys=True)
+    whole, all_tokens = probed(bpe, answers, obeys=False)
+    assert stopped == whole
+    assert (fewer < all_tokens) == (stopped[0]["found"] == 4)
+    monkeypatch.setattr(NeedleProbe, "is_decided", lambda probe, case, text: False)
+    plain, _ = probed(bpe, answers, obeys=True)
+    for mine, theirs in zip(stopped, plain, strict=True):
+        assert theirs["answer"].startswith(mine["answer"])
+        assert {**mine, "answer": ""} == {**theirs, "answer": ""}
+
+
+def test_every_number_is_judged_on_its_own(bpe):
+    case = NeedleCase([1], ["12", "345", "678"], [0.1, 0.4, 0.7], [9, 6, 3])
+    answer = " 345 and 6789, 112."
+    assert make_probe(bpe).score_answer(case, answer)["found_each"] == [False, True, False]
+    sizes = {"digits": 6, "step": 256, "max_length": 512, "answer_budget": 128}
+    assert make_probe(bpe, protocol="released", **sizes).score_answer(case, answer)["found_each"] == [True, True, True]

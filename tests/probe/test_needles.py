@@ -1,3 +1,5 @@
+import hashlib
+import random
 import re
 
 import numpy as np
@@ -6,27 +8,24 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from eval.engine.answers import score_answer
 from eval.engine.cases import TextCase
+from eval.needles import released_prompt
 from lab.core.errors import DataError
 from lab.probe import released_needles
+from lab.probe.config import ProbeConfig
 from lab.probe.needles import count_found, first_numbers, make_case
+from tests.refusals import refused
 
-TASK = (
-    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
-    "I will quiz you about the important information there.\n\n"
-)
+TASK = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+TASK += "I will quiz you about the important information there.\n\n"
 QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"
 HAYSTACK = " ".join(f"w{k % 97}{'.' if k % 9 == 8 else ''}" for k in range(3000))
 BUDGET = 24
 
 
-def rng(*seed):
-    return np.random.default_rng(seed)
-
-
 @pytest.fixture(scope="module")
 def words():
     """A word-level tokenizer without special tokens that knows the test's words and no number."""
-    fixed = TASK + " One of the magic numbers is ." + QUESTION + HAYSTACK
+    fixed = f"{TASK} One of the magic numbers is .{QUESTION}{HAYSTACK}"
     vocab = {word: k for k, word in enumerate(dict.fromkeys(["?unknown", *re.findall(r"\w+|[^\w\s]+", fixed)]))}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="?unknown"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -38,18 +37,20 @@ def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
-def shortest(tokenizer, n_needles=4, digits=6):
+def shortest(tokenizer):
     """Count the tokens of the fixed parts with one token of haystack for each needle."""
-    needle = len(tokenizer.encode(f" One of the magic numbers is {'1' * digits}.", add_special_tokens=False).ids)
-    tail = len(tokenizer.encode(QUESTION, add_special_tokens=False).ids)
-    return len(tokenizer.encode(TASK).ids) + n_needles * (needle + 1) + tail + BUDGET
+    needle, tail = (
+        len(tokenizer.encode(text, add_special_tokens=False).ids)
+        for text in (" One of the magic numbers is 111111.", QUESTION)
+    )
+    return len(tokenizer.encode(TASK).ids) + 4 * (needle + 1) + tail + BUDGET
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_case_is_exactly_as_long_as_asked(tokenizer, seed):
     least = shortest(tokenizer)
     for length in (least, least + 1, least + 17, 2 * least, 1024 + seed, 2048):
-        case = make_case(tokenizer, HAYSTACK, length, BUDGET, rng(seed, length))
+        case = make_case(tokenizer, HAYSTACK, length, BUDGET, np.random.default_rng((seed, length)))
         assert len(case.prompt_ids) + BUDGET == length
         assert all(isinstance(token, int) for token in case.prompt_ids)
 
@@ -58,7 +59,7 @@ def test_a_case_is_exactly_as_long_as_asked(tokenizer, seed):
 def test_one_needle_stands_in_each_part_of_the_first_99_percent(bpe, needles):
     drawn = []
     for test in range(120):
-        case = make_case(bpe, HAYSTACK, 700, BUDGET, rng(2, test), needles=needles)
+        case = make_case(bpe, HAYSTACK, 700, BUDGET, np.random.default_rng((2, test)), needles=needles)
         assert len(case.depths) == len(case.numbers) == needles
         for k, depth in enumerate(case.depths):
             assert 0.99 * k / needles <= depth < 0.99 * (k + 1) / needles
@@ -73,20 +74,18 @@ def test_one_needle_stands_in_each_part_of_the_first_99_percent(bpe, needles):
 def test_the_text_holds_all_parts_in_order(request, name):
     tokenizer = request.getfixturevalue(name)
     for test in range(12):
-        case = make_case(tokenizer, HAYSTACK, shortest(tokenizer) + 400, BUDGET, rng(3, test))
+        case = make_case(tokenizer, HAYSTACK, shortest(tokenizer) + 400, BUDGET, np.random.default_rng((3, test)))
         text = tokenizer.decode(case.prompt_ids)
-        assert text.startswith(TASK)
-        assert text.endswith(QUESTION)
+        assert (text[: len(TASK)], text[-len(QUESTION) :]) == (TASK, QUESTION)
         assert re.findall(r" One of the magic numbers is ([0-9]+)\.", text) == case.numbers
         rest = re.sub(r" One of the magic numbers is [0-9]+\.", "", text[len(TASK) : -len(QUESTION)])
         assert rest[:-8] in f"{HAYSTACK} {HAYSTACK}", "a contiguous piece of the haystack, apart from its last word"
 
 
-@pytest.mark.parametrize("haystack", ["", " ", "\n\t \n"], ids=["empty", "space", "lines"])
+@pytest.mark.parametrize("haystack", ["", "\n\t \n"], ids=["empty", "lines"])
 def test_an_empty_haystack_is_refused(bpe, haystack):
-    with pytest.raises(DataError) as caught:
-        make_case(bpe, haystack, 1024, BUDGET, rng(9))
-    assert str(caught.value).startswith("haystack: empty; give ")
+    with refused("haystack: empty; ", error=DataError):
+        make_case(bpe, haystack, 1024, BUDGET, np.random.default_rng(9))
 
 
 @pytest.mark.parametrize(
@@ -117,16 +116,8 @@ def test_only_whole_numbers_are_found(text, numbers, count):
     assert count_found(text, numbers) == count
 
 
-ANSWERS = [
-    "770487",
-    "770,487 it is",
-    "1. 770487",
-    "**1)** 770 487",
-    "Yes:\n 2: 770,487. 3: 5",
-    "Step 1: 770{,}487",
-    "Step 1: look.\nStep 2: 770487",
-]
-ANSWERS += ["**Step 2**: #770487", "770\u202f487.", "(1) 770\\,487", "$770487$"]
+ANSWERS = ["770487", "770,487 it is", "1. 770487", "**1)** 770 487", "Yes:\n 2: 770,487. 3: 5", "Step 1: 770{,}487"]
+ANSWERS += ["Step 1: look.\nStep 2: 770487", "**Step 2**: #770487", "770\u202f487.", "(1) 770\\,487", "$770487$"]
 
 
 @pytest.mark.parametrize("text", ANSWERS)
@@ -135,3 +126,70 @@ def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
     case = TextCase(np.array([1]), "", ("770487",), {})
     assert score_answer(case, text.replace("770", wrong + "770"), first_numbers)["passed"] == (not wrong)
     assert released_needles.count_found(text, ["770487"]) == ("770487" in text)
+
+
+LINES = ".".join(
+    f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)
+    for k in range(1200)
+)
+NUMBERS = ["770487", "216739", "126225", "877572"]
+# Prompts of the released script (HKUNLP/STRING, niah/test_niah_llama.py, commit 216cc2f): hashes of what it returns for
+# LINES and a tokenizer of one token a byte, with its own numbers and depths; other lengths are rebuilt from its rules.
+HASHES = {  # by length, test, and whether the question is that for Llama-3.1
+    (640, 0, False): "b9a92fdea1647d68",
+    (1024, 0, False): "912ae78ba8a082eb",
+    (2048, 1, False): "5a86689e53df968f",
+    (2048, 2, False): "993b0d98c6159a59",
+    (65000, 0, False): "1094547b2b6baef2",
+    (640, 0, True): "2a0077e8c8d4114e",
+    (640, 1, True): "72e3df113cd9eff5",
+    (2048, 0, True): "f7f95d88067c4463",
+    (2048, 2, True): "f3ceb413087f0797",
+    (65000, 0, True): "e60673e083e06688",
+}
+
+
+def rebuilt(tokenizer, haystack, length, tests, *, llama31=False, size=1):
+    """Write the first tests of a length piece by piece, as the script's rules have it."""
+    stream = random.Random(42)
+    numbers = [str(stream.randint(10**5, 10**6)) for _ in range(4)]
+    ending = QUESTION.replace("? The numbers are", "?\n " if llama31 else "?\nThe numbers are")
+    sentences = haystack.split(".")
+    groups = [".".join(sentences[k : k + size]) for k in range(0, len(sentences), size)]
+    for _ in range(tests):
+        depths = [k * (0.99 / 4) + stream.uniform(0, 0.99 / 4) for k in range(4)]
+        for n in range(len(groups)):
+            ends = [int(depth * n) for depth in depths]
+            parts = [".".join(groups[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+            text = "".join(
+                f"{part}.  One of the magic number is: {number}. " for part, number in zip(parts, numbers, strict=True)
+            )
+            text += ". ".join(groups[ends[3] : n]) + ". \n" + ending
+            if len(tokenizer.encode(text).ids) + len(tokenizer.encode(TASK[:-1]).ids) > length - 128:
+                yield TASK[:-1] + (text[1:] if text[0] == "." else text), numbers, depths
+                break
+
+
+@pytest.mark.parametrize(("length", "test", "llama31"), HASHES)
+def test_the_text_is_the_released_scripts(bytewise, length, test, llama31):
+    prompt = released_prompt(bytewise, LINES, length, test, llama31=llama31)
+    assert hashlib.sha256(prompt.text.encode()).hexdigest()[:16] == HASHES[length, test, llama31]
+    assert released_needles.sample_draws(0, test).numbers == NUMBERS
+
+
+@pytest.mark.parametrize("llama31", [False, True], ids=["question_with_words", "llama31"])
+@pytest.mark.parametrize("name", ["bpe", "bytewise"])
+def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
+    tokenizer = request.getfixturevalue(name)
+    config = ProbeConfig(protocol="released_llama31" if llama31 else "released")
+    least = released_needles.shortest(config, tokenizer)
+    for length in (least, least + 333, least + 1601):
+        expected = rebuilt(tokenizer, LINES, length, 3, llama31=llama31)
+        for test, (text, numbers, depths) in enumerate(expected):
+            case = released_needles.sample_case(config, tokenizer, LINES, length, test)
+            assert case.prompt_ids == tokenizer.encode(text).ids, (length, test)
+            assert (case.numbers, case.depths) == (numbers, depths)
+            prompt = released_prompt(tokenizer, LINES, length, test, llama31=llama31)
+            assert [prompt.text[place : place + 6] for place in prompt.places] == numbers
+            tails = [tokenizer.decode(case.prompt_ids[-1 - distance :]) for distance in case.distances]
+            assert all(tail.lstrip().startswith(n) for tail, n in zip(tails, numbers, strict=True))

@@ -10,7 +10,7 @@ from eval.distance import reach_line
 from eval.engine.reach_points import read_evaluated
 from eval.engine.records import read_runs
 from lab.probe.limits import LengthResult, share_limits
-from lab.probe.reach import reach, with_reach
+from lab.probe.reach import effective_lengths, reach, to_curve, with_reach
 from lab.runs.probe_records import with_demand
 from tests.eval.commands import runner
 
@@ -135,3 +135,30 @@ def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys
     (run / "probes.jsonl").unlink()
     assert read_evaluated(read_runs([run])["m"])[0]["reach"] == found[0]["reach"]
     assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64, a dip") == 1
+
+
+def outcomes(shares, tests=None, reach=0.0):
+    sizes = tests or [10] * len(shares)
+    return [
+        LengthResult(128 * (k + 1), n, share * n, [], max(0.0, share - reach), min(1.0, share + reach))
+        for k, (n, share) in enumerate(zip(sizes, shares, strict=True))
+    ]
+
+
+def test_the_fit_is_pooled_by_tests():
+    assert to_curve(outcomes([0.5, 1.0, 0.25], [30, 10, 10])).fit().tolist() == pytest.approx([0.625, 0.625, 0.25])
+
+
+def test_effective_lengths_by_hand():
+    values = effective_lengths(outcomes([0.75, 1.0, 0.9, 0.3, 0.1], reach=0.1), 0.8)
+    # fit 0.875 0.875 0.9 -> 0.883 three times, then 0.3: crossed (0.8833 - 0.8) / 0.5833 = 1/7 of the way from 384
+    # lower curve 0.65 ...: below at once; upper curve 1, 1, 1, 0.4, 0.2: crossed a third of the way from 384
+    expected = {"threshold": 0.8, "effective_length": None, "first_length": 128, "last_length": 640}
+    expected |= {"low": 0, "high": 384, "smooth": 402.3, "smooth_low": 0.0, "smooth_high": 426.7}
+    assert values == expected
+
+
+def test_limits_are_open_where_the_last_length_may_pass():
+    values = effective_lengths(outcomes([1.0, 0.75], reach=0.1), 0.8)
+    assert (values["effective_length"], values["low"], values["high"], values["smooth_high"]) == (128, 128, None, None)
+    assert effective_lengths(outcomes([1.0, 0.75], reach=0.01), 0.8)["high"] == 128

@@ -1,17 +1,19 @@
 """The command eval.harness on tasks of local files, against the decoder in a loop."""
 
 import json
+import os
 import shutil
 
 import pytest
+from scipy.stats import binom
 
 from eval.engine.subject import Subject
 from eval.harness import model as harness
-from eval.harness.__main__ import main
+from eval.harness.__main__ import interval, main
 from eval.harness.model import StoredRequests
+from tests.eval.commands import runner
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
 
-lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
 OWN = (f"--include_path={TASKS}",)
@@ -19,11 +21,7 @@ OWN = (f"--include_path={TASKS}",)
 
 @pytest.fixture
 def run(capsys):
-    def command(*words):
-        status = main([str(word) for word in words])
-        return status, *capsys.readouterr()
-
-    return command
+    return lambda *words: runner(main)(words, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +123,42 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
         found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
         assert found == {f"{before}{document['text']}{after}" for document in documents("answer")[:2]}
         assert rows_in(tmp_path / before, "lab_answer")["exact_match"]["chat"] == chat
+
+
+CODE_SWITCH = "HF_ALLOW_CODE_EVAL"
+
+
+def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(CODE_SWITCH, "0")  # to be as it was afterwards
+    words = [str(run_folder), "--tasks=lab_program", *OWN, "--limit=1", "-o", str(tmp_path)]
+    assert main(words) == 2
+    assert "--tasks=lab_program: Attempted to run task: lab_program which is marked as" in capsys.readouterr().err
+    assert os.environ[CODE_SWITCH] == "0"
+    assert main([*words, "--confirm_run_unsafe_code"]) == 0
+    assert os.environ[CODE_SWITCH] == "1"
+
+
+def test_shares_have_exact_limits():
+    """Three of ten, by the tails of the binomial distribution; the example of `interval` has limits by t."""
+    found = interval(0.3, [1.0] * 3 + [0.0] * 7, 0.1527, 10)
+    tails = binom.sf(2, 10, found["low"]), binom.cdf(3, 10, found["high"])
+    assert (tails, found["interval"]) == (pytest.approx((0.025, 0.025)), "exact")
+    for score, each in ((0.4, [0.0, 1.0]), (0.5, [[0.0, 1.0]]), (0.5, [])):  # not their mean, pairs, a group
+        assert interval(score, each, None, 2)["low"] is None
+
+
+def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, tmp_path):
+    rows = (TASKS / "choice.jsonl").read_text().splitlines(keepends=True)
+    text = (TASKS / "choice.yaml").read_text()
+    (tmp_path / "choice.yaml").write_text(text.replace("tests/eval/harness_tasks/choice.jsonl", f"{tmp_path}/d.jsonl"))
+    words = [str(run_folder), "--tasks=lab_choice", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")]
+    file = tmp_path / "out/harness.jsonl"
+    for n_rows in (4, 4, 6):
+        (tmp_path / "d.jsonl").write_text("".join(rows[:n_rows]))
+        assert main(words) == 0
+    found = read_lines(file)
+    assert [row["n"] for row in found if row["metric"] == "acc"] == [4, 6]
+    file.write_text("".join(json.dumps({**row, "score": -1.0}) + "\n" for row in found))
+    assert main(words) == 0
+    again = read_lines(file)[len(found) :]
+    assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in found[2:]]
