@@ -96,27 +96,21 @@ def test_what_cannot_be_counted_is_refused(act, message):
         act(counts)
 
 
-def shifted(m, n):
-    """STRING with S = 3 and W = 1, by hand: i below 3, i - 2 from there on."""
-    i = m[:, None] - n[None, :]
-    return np.where(i < 3, i, i - 2).astype(float)
-
-
-def halved(m, n):
-    """Half the distance, fractions included."""
-    return (m[:, None] - n[None, :]) / 2
+MAPS = {  # STRING with S = 3 and W = 1, by hand: i below 3, i - 2 from there on; and half the distance
+    "shifted": lambda i: np.where(i < 3, i, i - 2).astype(float),
+    "halved": lambda i: i / 2,
+}
 
 
 @pytest.mark.parametrize("lengths", [[5], [1, 7, 7, 3], [600, 2], [], [0, 4]], ids=str)
-@pytest.mark.parametrize("rel_pos", [shifted, halved])
-def test_counts_under_a_map_equal_a_loop_over_pairs(lengths, rel_pos):
-    counts = PositionCounts(600, rel_pos)
+@pytest.mark.parametrize("name", MAPS)
+def test_counts_under_a_map_equal_a_loop_over_pairs(lengths, name):
+    counts = PositionCounts(600, lambda m, n: MAPS[name](m[:, None] - n[None, :]))
     counts.add_segments(lengths)
     expected = np.zeros(600, dtype=np.int64)
     for length in lengths:
         i = np.arange(length)
-        weights = length - i  # pairs at each distance, to which the map's floor is applied
-        np.add.at(expected, (np.where(i < 3, i, i - 2) if rel_pos is shifted else i // 2), weights)
+        np.add.at(expected, np.floor(MAPS[name](i)).astype(int), length - i)  # pairs at each distance
     assert (counts.frequency() == expected).all()
     assert counts.tokens == sum(lengths)
     assert ((counts + counts).frequency() == 2 * expected).all()

@@ -7,6 +7,8 @@ from lab.masks import Arrangement, Causal, Document, TokenRun, interleave_chunks
 from tests.data.windows import IGNORE, cut
 
 CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
+# By hand: the documents 1 11 12 | 1 21 22 23 24 of <bos> 1, of which the window holds all but the last token.
+TEXT = [[1, 11, 12], [1, 21, 22, 23, 24]]
 
 
 def arrange(mask, window):
@@ -16,10 +18,6 @@ def arrange(mask, window):
     assert all(isinstance(run, TokenRun) for run in runs)
     assert all(x.dtype == np.int64 for run in runs for x in (run.tokens, run.targets, run.ids))
     return [(run.tokens.tolist(), run.targets.tolist(), run.ids.tolist(), run.anchored) for run in runs]
-
-
-# By hand: the documents 1 11 12 | 1 21 22 23 24 of <bos> 1, of which the window holds all but the last token.
-TEXT = [[1, 11, 12], [1, 21, 22, 23, 24]]
 
 
 def test_masks_of_a_window_by_hand():

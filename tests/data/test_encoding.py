@@ -24,6 +24,11 @@ OWN = {  # settings in a tokenizer.json, by where they are
 OWN["padding"]["padding"] |= {"pad_to_multiple_of": None, "pad_token": "<bos>"}
 MIXTURE = "foo|  |\n|\n\n|\t|Bar's|12345|.|...|\u00e9|\u2460|x=| | and| the"  # of parts of a text
 LLAMA = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+"
+PIECES = ["?", "<eos>", "alpha", "beta"]
+MODELS = {
+    "unigram": models.Unigram([(piece, -1.0) for piece in PIECES], 0, False),
+    "words": models.WordLevel({piece: number for number, piece in enumerate(PIECES)}, unk_token="?"),
+}
 
 
 def with_settings(tokenizer, place, name):
@@ -109,13 +114,6 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     assert loss.n_bytes == sum(len(text.encode()) for text in held_out)
     read = read_documents(SimpleNamespace(tokenizer=load_tokenizer(tmp_path)), str(tmp_path / "corpus.jsonl"))
     assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
-
-
-PIECES = ["?", "<eos>", "alpha", "beta"]
-MODELS = {
-    "unigram": models.Unigram([(piece, -1.0) for piece in PIECES], 0, False),
-    "words": models.WordLevel({piece: number for number, piece in enumerate(PIECES)}, unk_token="?"),
-}
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -19,6 +19,10 @@ from tests.data.windows import IGNORE, runs_of
 
 WORDS = ["<bos>", "<eos>", "<unk>", "\n", " ", "USER:", "ASSISTANT:", "SYSTEM:", "Hi", "Hello.", "Bye", "books", "news"]
 ID = {word: number for number, word in enumerate(WORDS)}
+BAD_TURN = "a turn without a known 'from' and a text 'value'"
+NO_RESPONSE = "a conversation without a response"
+LENGTHS = drawn_lengths(3, 40, 13)
+SHARDS = (11, 25)  # documents at which the second and the third shard begin
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +98,6 @@ def test_a_conversation_in_parts(row, parts):
     assert (document.text, document.source) == ("".join(text for text, _ in parts), "place")
 
 
-BAD_TURN = "a turn without a known 'from' and a text 'value'"
-NO_RESPONSE = "a conversation without a response"
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -133,10 +133,6 @@ def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
     store = opened(config_of(Slimpajama(path=write_rows(tmp_path / "corpus", rows)), tmp_path, tokenizer, tags=True))
     first = [*scored("<bos>"), *read("books", "\n"), *scored("Hi", " ", "Bye", "<eos>")]
     assert words_of(store) == [*first, *scored("<bos>"), *read("news", "\n"), *scored("Hello.", "<eos>")]
-
-
-LENGTHS = drawn_lengths(3, 40, 13)
-SHARDS = (11, 25)  # documents at which the second and the third shard begin
 
 
 @pytest.fixture(scope="module")
@@ -198,15 +194,11 @@ def spoken(text):
     return TextDocument(text, "part", parts_of(text))
 
 
-def count(parts):
-    return len(parts)
-
-
 def kept(items, **settings):
     corpus = Conversations(path="x", **settings)
     return [
         " ".join(text for text, _ in item.parts) if isinstance(item, TextDocument) else item
-        for item in cut_samples(corpus, items, count)
+        for item in cut_samples(corpus, items, len)
     ]
 
 
@@ -222,7 +214,7 @@ def kept(items, **settings):
     ],
 )
 def test_cuts_are_between_exchanges(text, most, expected):
-    pieces = list(cut_conversation(parts_of(text), most, count))
+    pieces = list(cut_conversation(parts_of(text), most, len))
     assert pieces == [parts_of(piece) for piece in expected]
     assert sum(pieces, ()) == parts_of(text)
 

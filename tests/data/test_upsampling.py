@@ -103,10 +103,7 @@ def test_scored_marks_are_carried_over(tmp_path, tokenizer, monkeypatch):
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
-    [
-        ({"share": 0.01}, "share=0.01: changes no source "),
-        ({"tokens": 1}, "tokens=1: leaves no document"),
-    ],
+    [({"share": 0.01}, "share=0.01: changes no source "), ({"tokens": 1}, "tokens=1: leaves no document")],
 )
 def test_settings_that_change_nothing_are_refused(config, settings, rule):
     wrong = replace(config, upsample=replace(config.upsample, **settings))

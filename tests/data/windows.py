@@ -61,10 +61,6 @@ class Row:
             return self.documents[m] % 2 == self.documents[n] % 2
         return self.mask == "causal" or self.documents[n] in (None, self.documents[m])
 
-    def pairs(self):
-        """List the pairs (m, n) of a place and one that it sees."""
-        return [(m, n) for m in range(len(self.tokens)) for n in range(m + 1) if self.sees(m, n)]
-
 
 def documents_of(lengths, bos=False):
     """Make documents in which every token stands once: FIRST, FIRST + 1, ...; with `bos` each begins with BOS."""

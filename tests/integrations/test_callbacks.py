@@ -105,7 +105,6 @@ def test_transformers_trainer_with_accumulation_and_a_resume(tmp_path, tokenizer
     assert [row["step"] for row in logged] == [10, 20]
     assert logged[1]["retrieval/f_half"] == counted.f[WINDOW // 2]
     assert json.loads((tmp_path / "checkpoint-20" / COUNTS).read_text())["lengths"]
-
     again = llama()
     counted_again = Counted(again)
     resumed = trainer_of(tmp_path, tokenizer, collator, 30, again, gradient_accumulation_steps=2)

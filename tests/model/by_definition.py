@@ -66,7 +66,7 @@ def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0):
     return torch.stack(out).view(q.shape)
 
 
-def assert_close_with_gradients(out, truth, leaves, tolerance):
+def assert_with_gradients(out, truth, leaves, tolerance):
     """Compare outputs, and gradients under a random weight on every output to ten times the tolerance."""
     torch.testing.assert_close(out, truth, rtol=0, atol=tolerance)
     weight = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -89,29 +89,22 @@ def self_extend(i, m, n, g, w):
     return i if i < w else m // g - n // g + w - w // g
 
 
+INTER = {"method": "dca", "chunk": 4, "train_len": 9, "parts": "intra_inter"}
+LEAKY = {"method": "leaky_rerope", "window": 3, "leak": 2.5}
 METHODS = {  # the lab's parameters, and the equation as a function of i = m - n, m and n
     "plain": ({"method": "plain"}, lambda i, m, n: i),
     "string": ({"method": "string", "shift": 5, "window": 2}, lambda i, m, n: string(i, m, n, 5, 2)),
     "string_w0": ({"method": "string", "shift": 7, "window": 0}, lambda i, m, n: string(i, m, n, 7, 0)),
     "string_shift1": ({"method": "string", "shift": 1, "window": 1}, lambda i, m, n: string(i, m, n, 1, 1)),
     "dca": ({"method": "dca", "chunk": 6, "train_len": 10, "window": 4}, lambda i, m, n: dca(i, m, n, 10, 6, 4)),
-    "dca_small_window": (
-        {"method": "dca", "chunk": 4, "train_len": 9, "window": 2},
-        lambda i, m, n: dca(i, m, n, 9, 4, 2),
-    ),
+    "dca_window2": ({"method": "dca", "chunk": 4, "train_len": 9, "window": 2}, lambda i, m, n: dca(i, m, n, 9, 4, 2)),
     "dca_chunk1": ({"method": "dca", "chunk": 1, "train_len": 1}, lambda i, m, n: dca(i, m, n, 1, 1, 0)),
-    "dca_intra_inter": (
-        {"method": "dca", "chunk": 4, "train_len": 9, "parts": "intra_inter"},
-        lambda i, m, n: dca(i, m, n, 9, 4, 0),
-    ),
+    "dca_inter": (INTER, lambda i, m, n: dca(i, m, n, 9, 4, 0)),
     "self_extend": ({"method": "self_extend", "group": 3, "window": 4}, lambda i, m, n: self_extend(i, m, n, 3, 4)),
     "self_extend_w0": ({"method": "self_extend", "group": 2, "window": 0}, lambda i, m, n: self_extend(i, m, n, 2, 0)),
     "rerope": ({"method": "rerope", "window": 4}, lambda i, m, n: min(i, 4)),
     "rerope_w0": ({"method": "rerope", "window": 0}, lambda i, m, n: 0),
-    "leaky_rerope": (
-        {"method": "leaky_rerope", "window": 3, "leak": 2.5},
-        lambda i, m, n: i if i < 3 else 3 + (i - 3) / 2.5,
-    ),
+    "leaky_rerope": (LEAKY, lambda i, m, n: i if i < 3 else 3 + (i - 3) / 2.5),
 }
 ONCE = {name: case for name, case in METHODS.items() if name == case[0]["method"]}  # each at ordinary parameters
 
@@ -181,7 +174,8 @@ class Case:
 GAPPED = ((0, 1, 2, 5, 6, 7, 8, 20, 21, 40), (3, 4, 5, 6, 7, 8, 9, 10, 11, 12))
 DOCS = ((0, 0, 0, 0, 1, 1, 1, 1, 1, 1), (0, 1, 1, 2, 2, 2, 2, 2, -1, -1))
 RESET = ((0, 1, 2, 3, 0, 1, 2, 3, 4, 5), (0, 0, 1, 0, 1, 2, 3, 4, 0, 1))
-RUNS = (1, 7, 1, 12, 1, 5, 3)
+RUNS, ANCHORS = (1, 7, 1, 12, 1, 5, 3), (-1, 0, 0, 0, -1, 21, 21)
+IDS = (*range(8), 10, *range(12, 24), 0, 2, 3, 4, 8, 9, 11, 12, 20, *range(4))
 PIECES = (9, 1, 14, 2)
 CASES = {
     "one_token": Case(1, 1),
@@ -202,14 +196,8 @@ CASES = {
     "packed_running": Case(29, 29, lengths=PIECES, starts=(0, 9, 10, 24)),
     "packed_alike": Case(12, 12, lengths=(4, 4, 4)),
     "packed_alike_padded": Case(13, 13, lengths=(4, 4, 4)),
-    "anchored": Case(34, 34, lengths=RUNS, anchors=(-1, 0, 0, 0, -1, 21, 21), starts=(0, 1, 8, 9, 0, 1, 6)),
-    "anchored_gapped": Case(
-        34,
-        34,
-        lengths=RUNS,
-        anchors=(-1, 0, 0, 0, -1, 21, 21),
-        ids=((*range(8), 10, *range(12, 24), 0, 2, 3, 4, 8, 9, 11, 12, 20, *range(4)),),
-    ),
+    "anchored": Case(34, 34, lengths=RUNS, anchors=ANCHORS, starts=(0, 1, 8, 9, 0, 1, 6)),
+    "anchored_gapped": Case(34, 34, lengths=RUNS, anchors=ANCHORS, ids=(IDS,)),
 }
 
 
@@ -218,18 +206,7 @@ def log_factor(base):
     return lambda m: max(1.0, math.log(m + 1) / math.log(base))
 
 
-TINY = DecoderConfig(
-    d_model=24,
-    n_layers=3,
-    n_heads=4,
-    n_kv_heads=2,
-    d_ff=40,
-    vocab_size=61,
-    tie_embeddings=False,
-    theta=50.0,
-    attention_width=32,
-    qkv="bias",
-)
+TINY = DecoderConfig(24, 3, 4, 2, 40, 61, tie_embeddings=False, theta=50.0, attention_width=32, qkv="bias")
 
 
 def tiny(cfg=TINY, seed=0, std=0.4, rotary=None, method=None):

@@ -16,16 +16,9 @@ TOL = 1e-5  # on logits up to 4, from a dozen float32 sums; transformers compute
 APART = 100 * TOL  # a difference that cannot be rounding
 HEADER_BYTES = 8192  # names and shapes in a safetensors file of this size, at most
 MAX_POSITIONS = 64
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_POSITIONS,
-    "rms_norm_eps": 0.05,  # large enough to be missed
-}
+SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": MAX_POSITIONS}
+SIZES |= {"rms_norm_eps": 0.05}  # large enough to be missed
 HEADS_OF_16 = {"head_dim": 16}
 FULL = {"mistral": {"sliding_window": None}, "qwen3": {"head_dim": 8}}
 CLASSES = {
@@ -34,7 +27,8 @@ CLASSES = {
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
 }
-YARN = {"rope_type": "yarn", "factor": 4.0}
+YARN, OF_32 = {"rope_type": "yarn", "factor": 4.0}, {"original_max_position_embeddings": 32}
+IN_FULL = {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": False}
 LONGROPE = {
     "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0],
     "long_factor": [1.0, 1.1, 1.3, 2.0, 4.0, 7.0, 11.0, 16.0],
@@ -43,25 +37,12 @@ ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, 
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
-    "yarn": {**YARN, "original_max_position_embeddings": 32},
+    "yarn": {**YARN, **OF_32},
     "yarn_of_max_positions": YARN,
-    "yarn_in_full": {
-        **YARN,
-        "original_max_position_embeddings": 32,
-        "beta_fast": 4,
-        "beta_slow": 0.5,
-        "attention_factor": 1.3,
-        "truncate": False,
-    },
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "original_max_position_embeddings": 32,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    },
-    "longrope": {"rope_type": "longrope", **LONGROPE, "factor": 4.0, "original_max_position_embeddings": 32},
-    "longrope_of_max_positions": {"rope_type": "longrope", **LONGROPE, "original_max_position_embeddings": 32},
+    "yarn_in_full": {**YARN, **OF_32, **IN_FULL, "beta_fast": 4},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, **OF_32, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {"rope_type": "longrope", **LONGROPE, "factor": 4.0, **OF_32},
+    "longrope_of_max_positions": {"rope_type": "longrope", **LONGROPE, **OF_32},
 }
 
 
@@ -133,6 +114,7 @@ def assert_same_state(a, b):
 
 
 BASE = DecoderConfig(32, 2, 4, 2, 40, 61, tie_embeddings=False, norm_eps=0.05, attention_width=64)
+LONG = {name: tuple(values) for name, values in LONGROPE.items()}
 METHODS = {
     "rope": {"method": "rope", "theta": 500.0},
     "abf": {"method": "abf", "theta": 5000.0},
@@ -141,24 +123,9 @@ METHODS = {
     "dynamic_ntk": {"method": "dynamic_ntk", "theta": 1000.0, "factor": 4.0, "train_len": MAX_POSITIONS},
     "ntk_by_parts": {"method": "ntk_by_parts", "theta": 1000.0, "factor": 4.0, "train_len": 32},
     "yarn": {"method": "yarn", "theta": 1000.0, "factor": 4.0, "train_len": 32},
-    "yarn_in_full": {
-        "method": "yarn",
-        "theta": 1000.0,
-        "factor": 4.0,
-        "train_len": 32,
-        "beta_fast": 4.0,
-        "beta_slow": 0.5,
-        "truncate": False,
-        "attention_factor": 1.3,
-    },
+    "yarn_in_full": {"method": "yarn", "theta": 1000.0, "factor": 4.0, "train_len": 32, **IN_FULL},
     "llama3": {"method": "llama3", "theta": 1000.0, "factor": 8.0, "train_len": 32, "high_freq_factor": 3.0},
-    "longrope": {
-        "method": "longrope",
-        "theta": 1000.0,
-        "factor": 4.0,
-        "train_len": 32,
-        **{name: tuple(values) for name, values in LONGROPE.items()},
-    },
+    "longrope": {"method": "longrope", "theta": 1000.0, "factor": 4.0, "train_len": 32, **LONG},
 }
 
 

@@ -23,19 +23,15 @@ def test_autocast_leaves_attention_in_float32(backend, name):
     torch.testing.assert_close(out.double(), truth, rtol=0, atol=2e-6)
 
 
-def cut(q, k, v, **changes):
-    return [changes.get(name, x) for name, x in zip("qkv", (q, k, v), strict=True)]
-
-
 Q, K, V = draw(7, 2, 4, 2, 5, 5, 8)
 MISFITS = {
-    "kv_heads_do_not_divide": (cut(Q[:, :3], K, V), {}),
-    "values_differ_from_keys": (cut(Q, K, V[:, :, :4]), {}),
-    "more_queries_than_keys": (cut(Q, K[:, :, :4], V[:, :, :4]), {}),
-    "head_dim_differs": (cut(Q, K[..., :4], V[..., :4]), {}),
-    "batch_differs": (cut(Q, K[:1], V[:1]), {}),
-    "doc_ids_too_short": (cut(Q, K, V), {"doc_ids": torch.zeros(2, 4, dtype=torch.int64), "mask": "document"}),
-    "k_pos_too_long": (cut(Q, K, V), {"k_pos": torch.arange(6)}),
+    "kv_heads_do_not_divide": ((Q[:, :3], K, V), {}),
+    "values_differ_from_keys": ((Q, K, V[:, :, :4]), {}),
+    "more_queries_than_keys": ((Q, K[:, :, :4], V[:, :, :4]), {}),
+    "head_dim_differs": ((Q, K[..., :4], V[..., :4]), {}),
+    "batch_differs": ((Q, K[:1], V[:1]), {}),
+    "doc_ids_too_short": ((Q, K, V), {"doc_ids": torch.zeros(2, 4, dtype=torch.int64), "mask": "document"}),
+    "k_pos_too_long": ((Q, K, V), {"k_pos": torch.arange(6)}),
 }
 
 
@@ -54,26 +50,16 @@ def test_settings_that_cannot_run_are_refused():
         attend(Q, K, V, mask="anchor")
     with pytest.raises(ConfigError, match="fast: .* auto, reference, sdpa, "):
         attend(Q, K, V, backend="fast")
-
-
-@pytest.mark.parametrize("backend", ["varlen", "flash", "xformers"])
-def test_kernels_for_gpus_are_refused_on_a_cpu(backend):
-    with pytest.raises((ConfigError, MissingPackage), match=rf"{backend}.*(CUDA device only|go without)"):
-        attend(Q, K, V, backend=backend)
-
-
-def pack(lengths, padding):
-    ends = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
-    return Segments.from_cu_seqlens(ends, sum(lengths) + padding)
+    for backend in ("varlen", "flash", "xformers"):  # kernels of GPUs
+        with pytest.raises((ConfigError, MissingPackage), match=rf"{backend}.*(CUDA device only|go without)"):
+            attend(Q, K, V, backend=backend)
 
 
 @pytest.mark.parametrize(("lengths", "padding", "calls"), [((4, 4, 4), 0, 1), ((4, 4, 4), 1, 3), ((4, 8), 0, 2)])
 def test_segments_of_one_length_that_fill_the_row_are_one_call(lengths, padding, calls, monkeypatch):
-    made = []
-    attend = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(
-        torch.nn.functional, "scaled_dot_product_attention", lambda *a, **b: made.append(1) or attend(*a, **b)
-    )
-    q = torch.randn(1, 2, sum(lengths) + padding, 8)
-    CAUSAL_KERNELS["sdpa"](q, q, q, pack(lengths, padding))
+    made, functional = [], torch.nn.functional
+    own = functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **b: made.append(1) or own(*a, **b))
+    q, ends = torch.randn(1, 2, sum(lengths) + padding, 8), torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+    CAUSAL_KERNELS["sdpa"](q, q, q, Segments.from_cu_seqlens(ends, sum(lengths) + padding))
     assert len(made) == calls

@@ -64,9 +64,6 @@ def test_sizes_that_make_no_decoder_are_refused(changes, rules):
 def test_peaks_are_those_of_data_sheets_and_unknown_hardware_has_none():
     assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12  # dense bf16 operations per second
     assert peak_flops("NVIDIA RTX A1000 Laptop GPU") is peak_flops(None) is None
-
-
-def test_utilisation_by_hand():
     # 8e9 operations per token at 50,000 tokens per second: 4e14 of 2 * 1e15 is a fifth
     assert utilisation(8e9, 50_000, 1e15, 2) == pytest.approx(0.2)
     assert utilisation(8e9, 50_000, None, 2) is None

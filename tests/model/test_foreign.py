@@ -1,6 +1,5 @@
 """Causal models of transformers as they are: their own numbers, and attention by definition under other positions."""
 
-import json
 import sys
 from functools import partial
 
@@ -15,6 +14,7 @@ from lab.model.huggingface import apply
 from lab.model.huggingface.config import model_settings
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.positions import distance, frequencies
+from tests.model.folders import edit
 from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
@@ -121,7 +121,7 @@ def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_ca
 
 
 @pytest.mark.parametrize("family", [*ROTARY, *OTHERS])
-def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monkeypatch):
+def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monkeypatch, capfd):
     model = tiny(family, **(OTHERS.get(family) or ROTARY.get(family, ({},))[0]))
     foreign = Foreign(model)
     targets = torch.where(torch.arange(45) % 3 == 1, text.roll(-1, 1), -100)
@@ -143,31 +143,22 @@ def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monke
         n = whole.index(stop) + 1 if stop in whole else 6
         assert row[:n] == whole[:n]
     if family in OTHERS:
+        capfd.readouterr()
         with refused(f"model={type(model).__name__}: {{}}", error=ConfigError):
             foreign.distance = distance("string", shift=15, window=4)
+        assert capfd.readouterr() == ("", ""), "no line of transformers besides"
         assert torch.equal(log_probs(model, text), logs), "a refused method leaves nothing behind"
 
 
 def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
-    for family, is_served in (("gpt_neox", True), ("hunyuan_v1_dense", False)):
-        model = tiny(family, **({} if is_served else {"head_dim": 12}))
-        for p in model.parameters():
-            p.data *= 1.0 if p.ndim == 1 else 0.04  # rotation changes a logit by 1e-4 of the largest one
-        if is_served:
-            apply(model, distance=distance("string", shift=15, window=4))
-            with refused("frequencies.head_dim=12: must be 4", error=ConfigError):
-                apply(model, frequencies=frequencies("rope", head_dim=12))
-        else:
-            with refused(f"model={type(model).__name__}: ", error=ConfigError):
-                apply(model, distance=distance("string", shift=15, window=4))
-
-
-def test_attention_of_its_own_is_one_line_without_one_of_transformers(capfd):
-    model = tiny("falcon")
-    capfd.readouterr()
-    with refused("model=FalconForCausalLM: ", error=ConfigError):
-        apply(model, distance=distance("string", shift=15, window=4))
-    assert capfd.readouterr() == ("", "")
+    served, other = tiny("gpt_neox"), tiny("hunyuan_v1_dense", head_dim=12)
+    for p in [*served.parameters(), *other.parameters()]:
+        p.data *= 1.0 if p.ndim == 1 else 0.04  # rotation changes a logit by 1e-4 of the largest one
+    apply(served, distance=distance("string", shift=15, window=4))
+    with refused("frequencies.head_dim=12: must be 4", error=ConfigError):
+        apply(served, frequencies=frequencies("rope", head_dim=12))
+    with refused(f"model={type(other).__name__}: ", error=ConfigError):
+        apply(other, distance=distance("string", shift=15, window=4))
 
 
 def test_what_transformers_cannot_open_is_one_line(tmp_path):
@@ -181,6 +172,11 @@ def test_what_transformers_cannot_open_is_one_line(tmp_path):
     path.write_text(right.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
     with refused(f"{tmp_path}: weights {{}}config.json {{}}", error=CheckpointError):
         load_foreign(tmp_path, "cpu")
+    for family, name in (("llama", "max_position_embeddings"), ("gpt2", "n_positions")):  # of a wrong type
+        tiny(family).save_pretrained(tmp_path / family)
+        edit(tmp_path / family, **{name: 64.0})
+        with refused(f"{tmp_path / family}: transformers cannot open it (Strict", error=ConfigError):
+            open_model(tmp_path / family)
 
 
 OWN = """
@@ -198,23 +194,11 @@ def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
     tiny("gpt_neox").save_pretrained(tmp_path)
     (tmp_path / "own.py").write_text(OWN.format(ran=str(tmp_path / "ran")))
-    settings = json.loads((tmp_path / "config.json").read_text())
-    mapped = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    (tmp_path / "config.json").write_text(json.dumps({**settings, "model_type": "own", "auto_map": mapped}))
+    edit(tmp_path, model_type="own", auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"})
     for read in (model_settings, partial(load_foreign, device="cpu")):
         with refused(f"{tmp_path}: transformers cannot open it (", error=ConfigError):
             read(tmp_path)
     assert (asked, (tmp_path / "ran").exists()) == ([], False)
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_setting_of_a_wrong_type_is_one_line(family, tmp_path):
-    tiny(family).save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    name = "n_positions" if family == "gpt2" else "max_position_embeddings"
-    (tmp_path / "config.json").write_text(json.dumps({**settings, name: 64.0}))
-    with refused(f"{tmp_path}: transformers cannot open it (Strict", error=ConfigError):
-        open_model(tmp_path)
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3"])

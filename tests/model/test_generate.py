@@ -8,16 +8,6 @@ from lab.model.generate import LEAST_SHARE, greedy
 from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
-def nearly_tied(seed):
-    """Build a float32 decoder in which every token has a twin whose logit is the same up to some roundings."""
-    model = decoder(dtype=torch.float32, vocab_size=60)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        noise = torch.randn(30, 32, generator=generator)
-        model.head.weight[30:] = model.head.weight[:30] * (1 + 1e-7 * noise)
-    return model
-
-
 @torch.no_grad()
 def by_whole_passes(model, prompts, n_tokens):
     text = prompts
@@ -43,23 +33,6 @@ def test_answers_are_those_of_whole_passes(method, rotary):
     assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
 
 
-def sums_beyond(limit):
-    """Make a rule that ends rows by all of their tokens, and note the shapes that it is asked about."""
-    shapes = []
-
-    def ended(answers, rows):
-        shapes.append(tuple(answers.shape))
-        return answers.sum(-1) > limit
-
-    return ended, shapes
-
-
-def up_to_the_rule(limit, answer, stop_id=None):
-    """Cut rows by definition: after the token that brings the sum over the limit, or the stop token."""
-    ends = [[sum(row[: n + 1]) > limit or token == stop_id for n, token in enumerate(row)] for row in answer.tolist()]
-    return [row[: end.index(True) + 1] if True in end else row for row, end in zip(answer.tolist(), ends)]
-
-
 @pytest.mark.parametrize("stops", [False, True], ids=["rule", "rule-and-stop-token"])
 @every_kind
 def test_answers_that_a_rule_ends(method, stops):
@@ -69,8 +42,10 @@ def test_answers_that_a_rule_ends(method, stops):
     ends = {token: len(set(map(len, up_to(token, whole)))) for token in whole.unique().tolist()}
     stop_id = max(ends, key=ends.get) if stops else None  # ends rows at as many times as any does
     for limit in (150, 300):
-        ended, shapes = sums_beyond(limit)
-        expected = up_to_the_rule(limit, whole, stop_id)
+        shapes, rows = [], whole.tolist()  # cut after the token that brings the sum over the limit, or the stop token
+        ends = [[sum(row[: n + 1]) > limit or token == stop_id for n, token in enumerate(row)] for row in rows]
+        expected = [row[: end.index(True) + 1] if True in end else row for row, end in zip(rows, ends)]
+        ended = lambda answers, _, most=limit, shapes=shapes: shapes.append([*answers.shape]) or answers.sum(-1) > most  # noqa: E731
         answer = greedy(model, prompts, 14, stop_id, ended=ended)
         assert len({len(row) for row in expected}) > 2
         assert answer.shape[1] == max(map(len, expected))
@@ -98,7 +73,9 @@ def test_shared_beginnings_of_any_length(method):
 
 
 def test_near_ties_come_out_alike_in_every_batch():
-    model, prompts = nearly_tied(0), tokens(0, 20, 24, vocab=30)
+    model, prompts = decoder(dtype=torch.float32, vocab_size=60), tokens(0, 20, 24, vocab=30)
+    noise = torch.randn(30, 32, generator=torch.Generator().manual_seed(0))  # every token has a twin
+    model.head.weight.data[30:] = model.head.weight.data[:30] * (1 + 1e-7 * noise)
     prompts[5:10, :17] = prompts[5, :17].clone()
     alone = torch.cat([greedy(model, prompt[None], 6) for prompt in prompts])
     for size, stop_id in ((2, None), (7, 7), (20, None)):

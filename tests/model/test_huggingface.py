@@ -11,36 +11,21 @@ from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.foreign import Foreign
 from lab.model.huggingface.pretrained import find_tensors
 from lab.positions import frequencies
-from tests.model.folders import (
-    APART,
-    CLASSES,
-    HEADS_OF_16,
-    ROPES,
-    TOL,
-    assert_same_logits,
-    edit,
-    edit_tensors,
-    lengths_for,
-    logits_of,
-    opened,
-    safetensors_torch,
-    theirs,
-    tokens_of,
-)
+from tests.model import folders as hf
 from tests.model.test_foreign import tiny
 
 
 @pytest.mark.parametrize(
     ("heads", "tied"),
-    [({}, False), ({"num_key_value_heads": 4}, True), ({"num_key_value_heads": 1, **HEADS_OF_16}, False)],
+    [({}, False), ({"num_key_value_heads": 4}, True), ({"num_key_value_heads": 1, **hf.HEADS_OF_16}, False)],
     ids=["grouped", "multi_head_tied", "head_dim"],
 )
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("family", hf.CLASSES)
 def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
-    model = theirs(family, tie_word_embeddings=tied, **heads)
+    model = hf.theirs(family, tie_word_embeddings=tied, **heads)
     model.save_pretrained(tmp_path / "model")
     ours = load_pretrained(tmp_path / "model")
-    assert_same_logits(ours, model)
+    hf.assert_same_logits(ours, model)
     assert (ours.head.weight is ours.embedding.weight) == tied
     assert ours.cfg.qkv == {"qwen2": "bias", "qwen3": "norm"}.get(family, "plain")
     assert ours.cfg.n_parameters() == sum(p.numel() for p in model.parameters())
@@ -49,26 +34,26 @@ def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "form"),
     [
-        *((kind, "rope_parameters") for kind in ROPES),
+        *((kind, "rope_parameters") for kind in hf.ROPES),
         *((kind, "rope_scaling.rope_type") for kind in ("default", "yarn_in_full", "llama3", "longrope")),
         *((kind, "rope_scaling.type") for kind in ("linear", "dynamic", "yarn", "longrope_of_max_positions")),
     ],
 )
 def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
-    rope = {**ROPES[kind], "rope_theta": 1000.0}
-    model = theirs(rope_parameters=rope, **HEADS_OF_16)
+    rope = {**hf.ROPES[kind], "rope_theta": 1000.0}
+    model = hf.theirs(rope_parameters=rope, **hf.HEADS_OF_16)
     model.save_pretrained(tmp_path / "model")
     if form != "rope_parameters":
-        scaling = {name: value for name, value in ROPES[kind].items() if name != "rope_type"}
-        scaling[form.split(".")[1]] = ROPES[kind]["rope_type"]
+        scaling = {name: value for name, value in hf.ROPES[kind].items() if name != "rope_type"}
+        scaling[form.split(".")[1]] = hf.ROPES[kind]["rope_type"]
         scaling = None if kind == "default" else scaling
-        edit(tmp_path / "model", drop=["rope_parameters"], rope_theta=1000.0, rope_scaling=scaling)
+        hf.edit(tmp_path / "model", drop=["rope_parameters"], rope_theta=1000.0, rope_scaling=scaling)
     ours = load_pretrained(tmp_path / "model")
-    assert_same_logits(ours, model, lengths_for(kind))
+    hf.assert_same_logits(ours, model, hf.lengths_for(kind))
     if kind not in {"default", "dynamic"}:
         plain = load_pretrained(tmp_path / "model", frequencies=frequencies("rope", head_dim=16, theta=1000.0))
-        tokens = tokens_of(50)
-        assert float((logits_of(plain, tokens) - logits_of(ours, tokens)).abs().max()) > APART
+        tokens = hf.tokens_of(50)
+        assert float((hf.logits_of(plain, tokens) - hf.logits_of(ours, tokens)).abs().max()) > hf.APART
 
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -85,7 +70,7 @@ PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers run
     "shrunk": ({"type": "linear", "factor": 0.5}, {}, True, ""),
     "mrope": ({"rope_type": "default", "mrope_section": [2, 3, 3]}, {}, False, "mrope_section=[2, 3, 3] is ignored"),
     "factor_of_none": ({"rope_type": "default", "factor": None}, {}, False, "rope_scaling.factor=None is ignored"),
-    "phi_mscales": ({**ROPES["longrope"], "long_mscale": 1.2}, {}, False, "rope_scaling.long_mscale=1.2 is ignored"),
+    "phi_mscales": ({**hf.ROPES["longrope"], "long_mscale": 1.2}, {}, False, "rope_scaling.long_mscale=1.2 is ignored"),
     "nested": ({}, {"layer_types": ["full_attention"] * 2, "rope_parameters": {"full_attention": NESTED}}, True, ""),
     "qwen_1m": (
         {},
@@ -99,15 +84,17 @@ PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers run
 @pytest.mark.parametrize("case", PUBLISHED)
 def test_rope_settings_of_published_models_are_read_as_transformers_reads_them(case, tmp_path, capsys):
     scaling, others, by_transformers, line = PUBLISHED[case]
-    theirs(**HEADS_OF_16).save_pretrained(tmp_path / "model")
-    edit(tmp_path / "model", drop=["rope_parameters"] * ("rope_parameters" not in others), rope_theta=100.0, **others)
-    edit(tmp_path / "model", rope_scaling=scaling)
+    hf.theirs(**hf.HEADS_OF_16).save_pretrained(tmp_path / "model")
+    hf.edit(
+        tmp_path / "model", drop=["rope_parameters"] * ("rope_parameters" not in others), rope_theta=100.0, **others
+    )
+    hf.edit(tmp_path / "model", rope_scaling=scaling)
     model = open_model(tmp_path / "model").decoder
     assert isinstance(model, Foreign) == by_transformers
     for length in (9, 60):
-        tokens = tokens_of(length)
+        tokens = hf.tokens_of(length)
         with torch.no_grad():
-            torch.testing.assert_close(model(tokens), opened(tmp_path / "model")(tokens).logits, rtol=0, atol=TOL)
+            torch.testing.assert_close(model(tokens), hf.opened(tmp_path / "model")(tokens).logits, rtol=0, atol=hf.TOL)
     err = capsys.readouterr().err
     assert (line in err) if line else "is ignored" not in err
 
@@ -120,29 +107,31 @@ def test_rope_settings_of_published_models_are_read_as_transformers_reads_them(c
         ("qwen2", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "layer_types"]),
         ("qwen3", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "head_dim"]),
     ],
-    ids=CLASSES,
+    ids=hf.CLASSES,
 )
 def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent, tmp_path):
     heads = {"llama": 32, "mistral": 16, "qwen2": 32, "qwen3": 32}[family]
     kv_heads = {"llama": 32, "mistral": 8, "qwen2": 32, "qwen3": 32}[family]
     sizes = {"hidden_size": 64, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "rms_norm_eps": 1e-6}
     sizes |= {"head_dim": 128} if family == "qwen3" else {}
-    theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(tmp_path)
-    edit(tmp_path, drop=[*silent, "max_position_embeddings"])
-    assert_same_logits(load_pretrained(tmp_path), opened(tmp_path))
+    hf.theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(
+        tmp_path
+    )
+    hf.edit(tmp_path, drop=[*silent, "max_position_embeddings"])
+    hf.assert_same_logits(load_pretrained(tmp_path), hf.opened(tmp_path))
 
 
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
-    edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
-    assert_same_logits(load_pretrained(folder), opened(folder))
+    hf.edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    hf.assert_same_logits(load_pretrained(folder), hf.opened(folder))
 
 
 def add_copy(folder, file, names, index=False):
     """Write a file that holds tensors of ones in place of a folder's; with an index, as one more part of it."""
     shapes = {name: part.get_slice(name).get_shape() for name, part in find_tensors(folder)[0].items()}
-    parts = safetensors_torch.load_file(folder / file) if index else {}
+    parts = hf.safetensors_torch.load_file(folder / file) if index else {}
     wrong = {name: torch.ones(shape) for name, shape in shapes.items() if name.startswith(names)}
-    safetensors_torch.save_file({**parts, **wrong}, folder / file, metadata={"format": "pt"})
+    hf.safetensors_torch.save_file({**parts, **wrong}, folder / file, metadata={"format": "pt"})
 
 
 STRAYS = {  # a file to write, the tensors in it, whether it is one of the index, and what a line names
@@ -156,7 +145,7 @@ STRAYS = {  # a file to write, the tensors in it, whether it is one of the index
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
     file, names, index, line = STRAYS[stray]
-    model = theirs() if family == "llama" else tiny(family)
+    model = hf.theirs() if family == "llama" else tiny(family)
     model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
     names = names.replace("model.embed", "gpt_neox.embed") if family == "gpt_neox" else names
     last = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))[-1]
@@ -166,14 +155,14 @@ def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
             open_model(tmp_path / "model")
         return
     ours = open_model(tmp_path / "model").model
-    tokens = tokens_of(20)
-    torch.testing.assert_close(logits_of(ours, tokens), logits_of(model, tokens), rtol=0, atol=TOL)
+    tokens = hf.tokens_of(20)
+    torch.testing.assert_close(hf.logits_of(ours, tokens), hf.logits_of(model, tokens), rtol=0, atol=hf.TOL)
     assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_two_copies_that_the_index_does_not_list_are_refused(family, tmp_path):
-    model = theirs() if family == "llama" else tiny(family)
+    model = hf.theirs() if family == "llama" else tiny(family)
     model.save_pretrained(tmp_path, max_shard_size="8KB")
     path = tmp_path / "model.safetensors.index.json"
     index = json.loads(path.read_text())

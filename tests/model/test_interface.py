@@ -39,50 +39,32 @@ def build(family):
     return tiny(name, **sizes, **settings)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def saved(request, tmp_path_factory):
-    """A model, its folder, and all methods for Llama, those of one and two key maps for others, which rotate alike."""
-    names = METHODS if request.param == "llama" else ("dca", "leaky_rerope")
-    folder = tmp_path_factory.mktemp(request.param)
-    model = build(request.param)
-    model.save_pretrained(folder)
-    return model, folder, [METHODS[name] for name in names]
-
-
 @torch.no_grad()
-def test_logits_and_generation_equal_our_decoder(saved, text):
-    model, folder, methods = saved
-    for method in methods:
-        ours = load_pretrained(folder, distance=method)
-        assert apply(model, distance=method) is model
-        torch.testing.assert_close(model(text).logits, ours(text), rtol=0, atol=FLOAT32_TOL)
-        answer = model.generate(text, max_new_tokens=12, do_sample=False)[:, 45:]
-        assert torch.equal(answer, greedy(ours, text, 12))
-
-
-@torch.no_grad()
-def test_padding_on_the_left_changes_nothing(saved, text):
-    model, folder, methods = saved
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_generation_equal_our_decoder_and_padding_on_the_left_changes_nothing(family, text, tmp_path):
+    """Under all methods for Llama, those of one and two key maps for others, which rotate alike."""
+    model = build(family)
+    model.save_pretrained(tmp_path)
     padded = torch.cat([torch.zeros(2, 6, dtype=torch.int64), text], dim=1)
     seen = torch.ones_like(padded)
     seen[0, :6] = 0
     padded[1, :6] = 5
-    for method in methods:
-        apply(model, distance=method)
+    for name in METHODS if family == "llama" else ("dca", "leaky_rerope"):
+        ours = load_pretrained(tmp_path, distance=METHODS[name])
+        assert apply(model, distance=METHODS[name]) is model
+        torch.testing.assert_close(model(text).logits, ours(text), rtol=0, atol=FLOAT32_TOL)
+        answer = model.generate(text, max_new_tokens=12, do_sample=False)[:, 45:]
+        assert torch.equal(answer, greedy(ours, text, 12))
         answer = model.generate(padded, attention_mask=seen, max_new_tokens=6, do_sample=False)[:, 51:]
-        ours = load_pretrained(folder, distance=method)
         assert torch.equal(answer[:1], greedy(ours, text[:1], 6))
         assert torch.equal(answer[1:], greedy(ours, padded[1:], 6))
 
 
-def test_a_sliding_window_is_refused():
+def test_a_sliding_window_and_the_name_alone_are_refused():
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
     config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)
     with pytest.raises(ConfigError, match="^model=MistralForCausalLM: attends .*; "):
         apply(transformers.MistralForCausalLM(config), distance=METHODS["string"])
-
-
-def test_the_name_alone_is_refused():
     model, other = build("llama"), build("llama")
     apply(model, distance=METHODS["string"])
     other.set_attn_implementation("probe_lab")

@@ -57,10 +57,8 @@ def test_a_sliding_window_is_a_distance_method(window):
 def test_windows_and_layers_without_positions_agree_with_transformers():
     """SmolLM3 has both: no_rope_layers is 0 where nothing is rotated."""
     transformers = pytest.importorskip("transformers")
-    cfg = DecoderConfig(
-        24, 4, 4, 2, 40, 61, tie_embeddings=False, norm_eps=1e-6, layers=layers("window", "full", "nope")
-    )
-    kinds = {"window": "sliding_attention"}
+    kinds, own = {"window": "sliding_attention"}, layers("window", "full", "nope")
+    cfg = DecoderConfig(24, 4, 4, 2, 40, 61, tie_embeddings=False, norm_eps=1e-6, layers=own)
     config = transformers.SmolLM3Config(
         **{theirs: getattr(cfg, ours) for ours, theirs in SIZES.items()},
         rope_theta=cfg.theta,
@@ -114,9 +112,8 @@ def test_f_by_kind_of_layer():
 
 def test_operations_by_hand():
     # window 8, half of the layers see 2 tokens: of 8 tokens these see 2 - 2^2 / 16 = 1.75 on average, the others 4
-    cfg = DecoderConfig(
-        16, 2, 4, 2, 24, 23, tie_embeddings=False, layers=LayersConfig(pattern=("window", "full"), window=2)
-    )
+    half = LayersConfig(pattern=("window", "full"), window=2)
+    cfg = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, layers=half)
     assert cfg.flops_per_token_causal(8) == 6 * cfg.n_matrix_parameters + 12 * 16 * (1.75 + 4)
     assert cfg.flops_per_token_full(8) == 6 * cfg.n_matrix_parameters + 12 * 16 * (2 + 8)
     assert cfg.n_parameters() == dataclasses.replace(cfg, layers=None).n_parameters()

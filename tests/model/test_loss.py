@@ -9,6 +9,7 @@ from lab.model.loss import chunk_terms, summed_cross_entropy
 FLOAT64_TOL = 1e-10  # a sum of some hundred float64 losses of order ten
 FLOAT32_TOL = 1e-4  # the same in float32
 BFLOAT16_TOL = 2e-2  # relative: logits and their gradients are rounded to 8 bits, 2^-9 each, errors mostly cancel
+SUM_TOL = 1e-5  # of sums in float32; sums rounded to bfloat16 err by 2^-9
 
 
 def case(tokens, vocab, width, dtype=torch.float64, ignored=(), seed=0):
@@ -88,9 +89,6 @@ def test_value_and_gradients_on_a_gpu_equal_torchs_on_the_cpu(dtype, tolerance):
     expected = with_gradients(torch_loss(*wide, targets), wide, scale=1.0)
     for x, y in zip(got, expected, strict=True):
         assert float((x.cpu().double() - y).norm() / y.norm()) < tolerance
-
-
-SUM_TOL = 1e-5  # of sums in float32; sums rounded to bfloat16 err by 2^-9
 
 
 def test_the_heads_gradient_is_added_up_in_float32(stood_in):

@@ -15,6 +15,8 @@ SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
 FLOAT64_TOL = 1e-10  # gradients of order one after some thousand float64 operations
 PAPER = OptimConfig(lr=4e-4, min_lr=4e-5, warmup_steps=2000)
 CFG = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
+CLIP = "lab.train.loop.CLIP_NORM"
+COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta2": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +35,6 @@ CFG = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
 )
 def test_learning_rate_by_hand(step, expected):
     assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
-
-
-CLIP = "lab.train.loop.CLIP_NORM"
-COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta2": 0.9}
 
 
 @pytest.fixture(autouse=True)

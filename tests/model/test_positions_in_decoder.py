@@ -9,6 +9,8 @@ from lab.positions import distance
 from tests.model.methods import DISTANCES, DYNAMIC, decoder, every_pair, tokens
 
 FLOAT64_TOL = 1e-11  # three layers of float64 sums
+CHUNK = 5
+INTRA = distance("dca", train_len=8, chunk=CHUNK, parts="intra")
 
 
 @torch.no_grad()
@@ -37,10 +39,6 @@ def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
     fixed = DYNAMIC.at_length(20)
     assert torch.equal(model(text), decoder(fixed, DISTANCES["string"])(text))
     assert not torch.equal(DYNAMIC.inv_freq, fixed.inv_freq)
-
-
-CHUNK = 5
-INTRA = distance("dca", train_len=8, chunk=CHUNK, parts="intra")
 
 
 def test_hidden_pairs_are_not_counted():

@@ -19,14 +19,12 @@ CASES |= {
     "llama3_narrow": ("llama3", {"factor": 32.0, "train_len": 64, "low_freq_factor": 1.0, "high_freq_factor": 1.5}),
 }
 every = pytest.mark.parametrize(("method", "parameters"), CASES.values(), ids=CASES)
+EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]
 
 
 @every
 def test_frequency_methods_pass_the_checks_for_your_own(method, parameters):
     check_frequency_method(FREQUENCY_METHODS[method], **parameters)
-
-
-EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]
 
 
 @pytest.mark.parametrize("name", [*EXTENDED, "dynamic_ntk_up_to_the_trained_length", "abf"])

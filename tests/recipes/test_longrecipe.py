@@ -187,7 +187,6 @@ def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
         torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
     opened = open_model(folder / "merged")
     assert (opened.train_len, opened.decoder.frequencies.theta) == (TARGET_LEN, 50_000.0)
-
     begun.clear()
     capsys.readouterr()
     assert main([*words, "--replay.train.threads=2"]) == 0

@@ -19,6 +19,11 @@ from tests.refusals import check_faults
 
 CFG = DecoderConfig(**SIZES, vocab_size=400)
 ONE_STEP = 2**-23  # of float32, relative: a fused multiply-add rounds to the other side now and then
+OTHER = {  # changes of the second model, and the faults
+    "shapes": ({"n_layers": 1, "d_ff": 20}, ["model.n_layers: 1 in {b}, 3 in {a}", "model.d_ff: 20 in {b}, 24 in {a}"]),
+    "heads": ({"n_kv_heads": 1}, ["model.n_kv_heads: 1 in {b}, 2 in {a}"]),
+    "theta": ({"theta": 900.0}, ["--positions: must be given, the positions differ ({{}}"]),
+}
 
 
 def drawn(seed, cfg=CFG, method="rope", number=None, **parameters):
@@ -152,13 +157,6 @@ def test_a_mistake_on_the_command_line_is_one_line(words, rule, tmp_path, monkey
     assert main(words.split()) == 2
     check_faults(capsys.readouterr().err.splitlines(), [rule])
     assert MergeOptions(weights=(0.3333333,) * 3), "rounded decimals"
-
-
-OTHER = {  # changes of the second model, and the faults
-    "shapes": ({"n_layers": 1, "d_ff": 20}, ["model.n_layers: 1 in {b}, 3 in {a}", "model.d_ff: 20 in {b}, 24 in {a}"]),
-    "heads": ({"n_kv_heads": 1}, ["model.n_kv_heads: 1 in {b}, 2 in {a}"]),
-    "theta": ({"theta": 900.0}, ["--positions: must be given, the positions differ ({{}}"]),
-}
 
 
 @pytest.mark.parametrize(("changes", "rules"), OTHER.values(), ids=OTHER)
