@@ -7,6 +7,7 @@ import lightning
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from lab.data.preparation import shard_folder
@@ -34,10 +35,8 @@ def texts(n=40):
 
 def llama():
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
-    )
-    return transformers.LlamaForCausalLM(config)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=VOCABULARY, **sizes))
 
 
 class Counted:
@@ -69,14 +68,10 @@ class Counted:
 
 
 def collate_padded(rows):
-    size = max(len(row["input_ids"]) for row in rows)
-    padded = lambda row, fill: [*row["input_ids"], *[fill] * (size - len(row["input_ids"]))]  # noqa: E731
-    mask = torch.tensor([padded({"input_ids": [1] * len(row["input_ids"])}, 0) for row in rows])
-    return {
-        "input_ids": torch.tensor([padded(row, 0) for row in rows]),
-        "attention_mask": mask,
-        "labels": torch.tensor([padded(row, -100) for row in rows]),
-    }
+    ids = [torch.tensor(row["input_ids"]) for row in rows]
+    mask = pad_sequence([torch.ones_like(own) for own in ids], batch_first=True)
+    labels = pad_sequence(ids, batch_first=True, padding_value=-100)
+    return {"input_ids": pad_sequence(ids, batch_first=True), "attention_mask": mask, "labels": labels}
 
 
 def trainer_of(folder, tokenizer, collator, steps, model, **more):

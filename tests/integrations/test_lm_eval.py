@@ -23,10 +23,9 @@ CONTINUATION = "\n\nThe number is"
 
 @pytest.fixture(scope="module")
 def quiet():
-    patch = pytest.MonkeyPatch()
-    patch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)  # lists all packages for half a second
-    yield
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)  # lists all packages for half a second
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +34,8 @@ def folder(bpe, tmp_path_factory):
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("reach") / "llama"
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.LlamaConfig(
-        vocab_size=bpe.get_vocab_size(), max_position_embeddings=WINDOW, initializer_range=0.5, **sizes
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    sizes |= {"vocab_size": bpe.get_vocab_size(), "max_position_embeddings": WINDOW, "initializer_range": 0.5}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).save_pretrained(path)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<bos>", eos_token="<eos>")
     fast.save_pretrained(path)
     return path

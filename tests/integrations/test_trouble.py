@@ -3,6 +3,7 @@
 import copy
 import io
 import logging
+import re
 
 import pytest
 import torch
@@ -60,13 +61,9 @@ def test_wrappers_count_and_train(name):
     model.eval()
     model(IDS).sum().backward()
     assert watch.frequency()[0] == 2 * T
-
-
-def test_a_model_that_is_compiled_after_lab_watch_counts():
-    model = Model()
-    watch = lab.watch(model, window=WINDOW)
-    torch.compile(model, backend="eager")(IDS).sum().backward()
-    assert watch.frequency()[0] == 2 * T
+    if name == "none":
+        torch.compile(model.train(), backend="eager")(IDS).sum().backward()
+        assert watch.frequency()[0] == 4 * T, "compiled after lab.watch"
 
 
 def test_a_copy_and_a_file_of_a_watched_model_count_nothing():
@@ -124,8 +121,7 @@ def test_logits_that_are_not_found_are_one_line(prepared, caplog):
     with caplog.at_level(logging.WARNING):
         table = lab.watch(Outputs(), tokenizer, window=WINDOW).probe(tests=1)
     assert table.empty
-    assert [record.getMessage() for record in caplog.records] == [
-        "no probe: logits: are not in the NoneType that the forward returns; name them by logits="
-    ]
+    (record,) = caplog.records
+    assert re.match("no probe: logits: .* NoneType .*; .* logits=", record.getMessage())
     hidden = lab.watch(Outputs(), tokenizer, window=WINDOW, logits=lambda output: output["hidden"].repeat(1, 1, 100))
     assert len(hidden.probe(tests=1)) == 14

@@ -5,6 +5,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import lab
@@ -109,6 +111,47 @@ def test_g_is_that_of_brute_force(model, supervision):
     expected = g_by_definition(ids.flatten().tolist(), targets.flatten().tolist(), [T, T])
     assert watch.demand().tolist() == expected
     assert sum(expected) > 2
+
+
+class Nanochat(nn.Module):
+    """The signature of karpathy/nanochat's GPT: a loss for targets, of which -1 has none, else logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.lm_head = nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)
+
+    def forward(self, idx, targets=None, kv_cache=None, loss_reduction="mean"):
+        logits = self.lm_head(self.wte(idx)).float()
+        if targets is None:
+            return logits
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction=loss_reduction)
+
+
+def litgpt():
+    pytest.importorskip("litgpt", reason="pip install --no-deps 'litgpt==0.5.13'")
+    from litgpt import GPT, Config
+
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": VOCABULARY, "padded_vocab_size": VOCABULARY}
+    return GPT(Config(block_size=WINDOW, **sizes))
+
+
+@pytest.mark.parametrize("make", [Nanochat, litgpt])
+def test_f_and_g_of_other_signatures(make):
+    model, demand = make().train(), np.zeros(WINDOW, int)
+    watch = lab.watch(model, window=WINDOW, input="idx")
+    for seed in range(9):
+        ids, given = tokens(seed, rows=3), tokens(seed, rows=3).roll(-1, 1)
+        given[:, 7:9] = -1
+        if make is Nanochat:
+            loss, targets = model(ids, given), torch.where(given < 0, brute.IGNORE, given)
+        else:  # the loop computes the loss, so that every next token of a row counts
+            loss, targets = model(ids).sum(), nn.functional.pad(ids[:, 1:], (0, 1), value=brute.IGNORE)
+        loss.backward()
+        demand += g_by_definition(ids.flatten().tolist(), targets.flatten().tolist(), [T] * 3)
+    assert watch.incomplete is None
+    assert watch.frequency().tolist() == [27 * max(T - i, 0) for i in range(WINDOW)]
+    assert watch.demand().tolist() == demand.tolist()
+    assert demand.sum() > 10
 
 
 def test_g_within_documents_and_the_share_counted(model):

@@ -36,15 +36,6 @@ def pack_of(seed, lengths, size=24):
 PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]), pack_of(4, [3, 9])]
 
 
-@pytest.fixture(autouse=True)
-def unclipped(monkeypatch):
-    monkeypatch.setattr("lab.train.loop.CLIP_NORM", 1e9)
-
-
-def training():
-    return training_of(CFG, batch_tokens=24 * len(PACKS), micro_batch_tokens=24, double=True)
-
-
 def weighted_mean(decoder, packs):
     """Compute sum of w * loss over sum of w, and the plain sum of losses, target by target from the logits."""
     losses, weights = [], []
@@ -63,7 +54,9 @@ def weighted_mean(decoder, packs):
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, monkeypatch):
     """Packs divided among ranks, accumulated as the loop does, averaged as DDP does, sums added by one collective."""
-    ranks = [training() for _ in range(world)]
+    monkeypatch.setattr("lab.train.loop.CLIP_NORM", 1e9)
+    sizes = {"batch_tokens": 24 * len(PACKS), "micro_batch_tokens": 24}
+    ranks = [training_of(CFG, **sizes, double=True) for _ in range(world)]
     loss, plain = weighted_mean(ranks[0].decoder, PACKS)
     expected = torch.autograd.grad(loss, list(ranks[0].decoder.parameters()))
     own = 4 // world

@@ -1,26 +1,18 @@
 """Sharded models: the same weights as one process's, tables in float32 beside weights in bf16, built on any device."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from lab.core.errors import ConfigError
 from lab.model.attention.segments import Segments
-from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.generate import greedy
 from lab.model.sharding import Sharding, build
-from lab.positions import distance, frequencies
 from tests.fits import NO_PROBES, records
+from tests.model.test_collectives import CFG, METHODS, SEED, TIED
 from tests.ranks import meet, train
 
-CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=23, vocab_size=51, tie_embeddings=False)
-TIED = dataclasses.replace(CFG, tie_embeddings=True)
-SEED = 3
 BF16_TOLERANCE = 2e-2  # nats: the residual stream is float32 in one process and bf16 under FSDP
-
-
-METHODS = {"frequencies": frequencies("rope", head_dim=8, theta=1e4), "distance": distance("plain")}
 
 
 def make(cfg, seed):
