@@ -18,7 +18,6 @@ LONGEST = (  # files of the default run that take longest, which start first, or
     "tests/test_runs_by_definition.py",
     "tests/test_recall_in_runs.py",
     "tests/eval/test_probe.py",
-    "tests/eval/test_reference.py",
     "tests/test_imports.py",
     "tests/test_output.py",
     "tests/test_platforms.py",
