@@ -185,7 +185,8 @@ class FoundByDistance(run.Measure):
             lines += ["", method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
             if self.others:
                 cells = self.grid([*distances, *by_metric["found_by_prompt"]])
-                lines += ["", "accuracy by length of the prompt", self.grid_text(cells)]
+                table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
+                lines += ["", "accuracy by length of the prompt", to_text(table.rename("{:,}".format), ".2f")]
         return "\n".join([*lines, *self.explain_length(rows), ""])
 
     def explain_length(self, rows: Sequence[Row]) -> list[str]:
@@ -215,27 +216,6 @@ class FoundByDistance(run.Measure):
                 cells.append({"prompt": self.probe.window, **row})
         return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
 
-    def grid_text(self, cells: Sequence[Row]) -> str:
-        """Write the accuracies with a line for each prompt length and a column for each distance."""
-        table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
-        return to_text(table.rename("{:,}".format), ".2f")
-
-    def heat_map(self, rows: Sequence[Row]) -> Any:
-        """Draw the accuracies by prompt length and distance, a map for each method."""
-        return plot_rows(
-            self.grid(rows),
-            "distance",
-            "prompt",
-            "score",
-            "method",
-            kind="heat",
-            percent=True,
-            height=90,
-            columns=1,
-            x_title=X_TITLE,
-            y_title="prompt (tokens)",
-        )
-
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
@@ -253,8 +233,10 @@ class FoundByDistance(run.Measure):
         counted = [row for row in shares if row["f"]]
         if counted:
             panels.append(plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False))
-        if self.others:
-            panels.append(self.heat_map(rows))
+        if self.others:  # a map for each method
+            cells = self.grid(rows)
+            plot = partial(plot_rows, cells, "distance", "prompt", "score", "method", kind="heat", percent=True)
+            panels.append(plot(height=90, columns=1, x_title=X_TITLE, y_title="prompt (tokens)"))
         return vconcat(*panels) if len(panels) > 1 else panels[0]
 
 

@@ -45,11 +45,8 @@ class FrequencyOptions(schema.Section):
 
     def rules(self) -> list[str]:
         """Reject positions that no pair of tokens has."""
-        errors = []
-        for i in self.positions:
-            if i >= min(self.window):
-                errors.append(f"positions={i}: must be < {min(self.window)}, the window; lower it")
-        return errors
+        least = min(self.window)
+        return [f"positions={i}: must be < {least}, the window; lower it" for i in self.positions if i >= least]
 
 
 def report(request: Request) -> Result:

@@ -201,18 +201,8 @@ def plot_counts(counts: Path, picture: Path) -> bool:
         return False
     profiles = SavedCounts.read(counts).profiles()
     if profiles:
-        plot = chart.plot_rows(
-            per_distance(profiles),
-            "distance",
-            "per distance",
-            "profile",
-            log_x=True,
-            log_y=True,
-            x_title="distance (tokens)",
-            y_title="count at each distance",
-            names=[*profiles],
-        )
-        chart.save(plot, picture)
+        rows = per_distance(profiles)
+        chart.save(chart.plot_rows(rows, "distance", "per distance", "profile", log_x=True, log_y=True), picture)
     return bool(profiles)
 
 

@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Le
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from eval.engine.command import Request
 from eval.engine.rows import short_hash
 from lab.core.command import show
 from lab.core.errors import ConfigError
-from lab.core.schema import LONGEST
 from lab.counts import SavedCounts
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
@@ -41,6 +39,7 @@ TIMED = 512  # tokens of a pass that is timed
 SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
 ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
+LENGTHS = ("lengths", "length", "max_length", "window", "prompts")  # options that a model must have positions for
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -114,17 +113,11 @@ def open_subject(request: Request) -> Subject:
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
     subject = build_subject(model, request.model, device)
     lengths = {}
-    # Options of lengths are known by their type, so that those of a new measure are checked too.
-    for name, hint in get_type_hints(type(options), include_extras=True).items():
-        value = getattr(options, name)
-        if value and is_length(hint):
+    for name in LENGTHS:
+        if value := getattr(options, name, None):
             lengths[name] = max(value) if isinstance(value, tuple) else value
     check_lengths(lengths, subject)
     return subject
-
-
-def is_length(hint: Any) -> bool:
-    return hint == Le(LONGEST) or any(map(is_length, get_args(hint)))
 
 
 def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:

@@ -13,7 +13,7 @@ from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
-from lab.data.config import DataConfig, Text, TokenizerFile
+from lab.data.config import DataConfig, Text
 from lab.data.corpora import Reader, open_corpus
 from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
@@ -35,7 +35,6 @@ from lab.data.tokenizer import (
     n_ids,
     obtain_tokenizer,
     read_documents,
-    tokenizer_file,
 )
 from lab.data.tokenizing import check_disk, run_task
 
@@ -212,8 +211,6 @@ def prepare(
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
-        if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
-            tokenizer_file(Path(config.tokenizer.path))  # a missing file is found before the listing, which takes long
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():

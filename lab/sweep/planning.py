@@ -188,7 +188,7 @@ def plan_command(
     settings: Mapping[str, Any],
     swept: Mapping[str, Any],
     program: str = "",
-    sweep: Path | None = None,
+    sweep: Path = Path(),
 ) -> PlannedRun:
     """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
 
@@ -203,7 +203,7 @@ def plan_command(
     read.settings.pop(FOR_WANDB, None)
     chosen = {"run.name": AUTO, **read.settings, **settings}
     config = Path(read.positional[0])
-    if sweep is not None and not config.exists():
+    if not config.exists():
         for folder in sweep.resolve().parents:
             if (folder / config).is_file():
                 raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
