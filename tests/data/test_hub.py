@@ -53,12 +53,17 @@ def first_words(folder):
     return Counter(ids[0] - 1 for ids, _ in read), {source for _, source in read}
 
 
-def test_a_folder_gives_its_training_split_and_says_so(tmp_path, tokenizer, capsys):
+@pytest.fixture
+def config(tmp_path, tokenizer):
+    """The config of a folder in SlimPajama's own layout."""
     for name in NAMES:
         file = tmp_path / "corpus" / name
         file.parent.mkdir(parents=True)
         file.write_bytes(contents(name))
-    config = slim(tmp_path, tokenizer, upsample=None, held_out_frac=0.0)
+    return slim(tmp_path, tokenizer, upsample=None, held_out_frac=0.0)
+
+
+def test_a_folder_gives_its_training_split_and_says_so(config, capsys):
     prepare(config, progress=False)
     assert first_words(shard_folder(config)) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
     assert "data: files read: 2; skipped: 4 of other splits" in capsys.readouterr().out
