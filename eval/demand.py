@@ -134,7 +134,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
 
 
 def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
-    """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or farther."""
+    """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or a larger distance."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
     rows.insert(0, "from", edges[:-1])

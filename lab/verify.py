@@ -17,7 +17,6 @@ With errors, one line for each, the exit status is 1.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from lab.config import load_experiment
@@ -150,14 +149,18 @@ def carry_out(args: Arguments) -> int:
         raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
     paths = [Path(word) for word in args.positional]
     errors: list[str] = []
-    for check in Bar(list(chain.from_iterable(map(list_checks, paths))), desc="verify", leave=False):
+    checks: list[Check] = []
+    files: set[Path] = set()  # a path may be inside another one
+    for path in paths:
+        checks += list_checks(path)
+        files.update(path.rglob("[!.]*"))
+    for check in Bar(checks, desc="verify", leave=False):
         try:
             check()
         except LabError as error:
             errors += str(error).splitlines()
         except OSError as error:
             errors.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
-    files = set(chain.from_iterable(path.rglob("[!.]*") for path in paths))  # a path may be inside another one
     sizes = [file.stat().st_size for file in files if file.is_file()]
     summary = f"{len(sizes):,} files, {sum(sizes):,} bytes"
     if not errors:

@@ -11,7 +11,7 @@ from lab.core.chart import NAMES, Rule, layer, plot_rows, words
 from lab.core.chart_style import MEAN, RUN
 
 MOST_BANDS = 4  # lines of a chart whose limits are drawn
-MOST_METHODS = 7  # that are drawn in one panel, beside plain
+MOST_METHODS = 7  # plotted in one panel, in addition to plain
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 FACET: dict[str, Any] = {"width": 240, "height": 160}
 ROW = 16  # pixels: height of a method's row

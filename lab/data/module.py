@@ -179,16 +179,19 @@ class PackedData:
             self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
         if skip is None:
             return
+        if not skip.selects:
+            self.settings.skip = skip
+            if not skip.needs_sentences:
+                return
         tokenizer = load_tokenizer(shard_folder(config))
-        if skip.selects:
-            impactful = None
-            if self.token_types is not None or skip.by_types:
-                impactful = read_token_types(self.token_types or Path(skip.selection), tokenizer)
-            self.settings.selection = Selection(skip, config.window, sentence_ends(tokenizer), impactful)
+        ends = sentence_ends(tokenizer)
+        if not skip.selects:
+            self.settings.sentence_ends = ends
             return
-        self.settings.skip = skip
-        if skip.needs_sentences:
-            self.settings.sentence_ends = sentence_ends(tokenizer)
+        impactful = None
+        if self.token_types is not None or skip.by_types:
+            impactful = read_token_types(self.token_types or Path(skip.selection), tokenizer)
+        self.settings.selection = Selection(skip, config.window, ends, impactful)
 
     def batches(self) -> Generator[Batch, None, None]:
         """Yield packs of this rank's streams in turn, without end; a thread packs them ahead."""

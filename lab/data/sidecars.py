@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.errors import DataError
-from lab.core.files import FileEntry, check_sizes, read_entries, read_object, remove, write_atomic, write_json
+from lab.core.files import LEFTOVER, FileEntry, check_sizes, read_entries, read_object, remove, write_atomic, write_json
 from lab.core.locks import LOCK_NAME, locked
 from lab.core.types import IntArray
 from lab.data.config import DataConfig
@@ -65,7 +65,7 @@ def record_path(path: Path) -> Path:
 
 def remove_leftovers(path: Path) -> None:
     """Delete what a kill left half written of an array and its record."""
-    for leftover in path.parent.glob(f".{path.stem}.*.tmp-*"):
+    for leftover in path.parent.glob(f".{path.stem}{LEFTOVER}"):
         remove(leftover)
 
 

@@ -80,7 +80,9 @@ class Dca(Distance):
             return self.s
         # Queries of the successive chunk keep their distance below this, and so does the first query at c - 1.
         plain = self.s + min(self.w, self.s)
-        return plain + int(plain == self.train_len - 1)
+        if plain == self.train_len - 1:
+            plain += 1
+        return plain
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.

@@ -154,8 +154,10 @@ class Run:
 
         def add(rows: pd.DataFrame, x: str, y: str, title: str, series: str | None = PROBE, **options: Any) -> None:
             if len(rows):
-                rows = rows[[x, y, *([] if series is None else [series])]]
-                charts.append(plot_rows(rows, x, y, series, title=title, x_title="tokens", width=WIDTH, **options))
+                columns = [x, y] if series is None else [x, y, series]
+                charts.append(
+                    plot_rows(rows[columns], x, y, series, title=title, x_title="tokens", width=WIDTH, **options)
+                )
 
         profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
         last = probes.iloc[-1].to_dict() if len(probes) else {}
