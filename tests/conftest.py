@@ -6,23 +6,12 @@ import pytest
 from tests.torture.rows import ROWS, STEADY
 
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
-LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
-    "tests/eval/test_measures.py",
-    "tests/test_stops.py",
-    "tests/test_faults.py",
-    "tests/test_resumption.py",
-    "tests/estimate/test_memory.py",
-    "tests/model/test_context_parallel.py",
-    "tests/model/test_generate.py",
-    "tests/model/test_contract.py",
-    "tests/test_runs_by_definition.py",
-    "tests/test_recall_in_runs.py",
-    "tests/eval/test_probe.py",
-    "tests/test_imports.py",
-    "tests/test_output.py",
-    "tests/test_platforms.py",
-    "tests/recipes/test_longrecipe.py",
-)
+# Files of the default run that take longest, which start first, or one process works alone at the end.
+LONGEST = """
+eval/test_measures test_stops test_faults test_resumption estimate/test_memory model/test_context_parallel
+model/test_generate model/test_contract test_runs_by_definition test_recall_in_runs eval/test_probe test_imports
+test_output test_platforms recipes/test_longrecipe
+"""
 
 
 def pytest_addoption(parser):
@@ -36,7 +25,7 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.nodeid.partition("::")[0] in steady and {"repeats", "torture"} & {*item.fixturenames}:
                 item.add_marker(pytest.mark.slow)
-    order = {name: place for place, name in enumerate(LONGEST)}
+    order = {f"tests/{name}.py": place for place, name in enumerate(LONGEST.split())}
     items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
 
@@ -112,14 +101,9 @@ def prepared(tmp_path_factory):
     from lab.data.config import Bpe, DataConfig, Synthetic
     from lab.data.preparation import prepare
 
-    config = DataConfig(
-        corpus=Synthetic(documents=240, words=16, **LENGTHS),
-        tokenizer=Bpe(vocab_size=400),
-        window=64,
-        held_out_frac=0.1,
-        folder=str(tmp_path_factory.mktemp("shards")),
-        look_ahead=32,
-    )
+    corpus, tokenizer = Synthetic(documents=240, words=16, **LENGTHS), Bpe(vocab_size=400)
+    folder = str(tmp_path_factory.mktemp("shards"))
+    config = DataConfig(corpus=corpus, tokenizer=tokenizer, window=64, held_out_frac=0.1, folder=folder, look_ahead=32)
     prepare(config, progress=False)
     return config
 

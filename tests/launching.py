@@ -25,13 +25,8 @@ def environment(**variables):
 
 def workers(of):
     """List what torchrun sets for each of its workers on this machine."""
-    meeting = {
-        "TORCHELASTIC_RUN_ID": "tests",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port()),
-        "GROUP_RANK": "0",
-    }
-    sizes = {"WORLD_SIZE": str(of), "LOCAL_WORLD_SIZE": str(of)}
+    meeting = {"TORCHELASTIC_RUN_ID": "tests", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    sizes = {"WORLD_SIZE": str(of), "LOCAL_WORLD_SIZE": str(of), "GROUP_RANK": "0"}
     return [environment(**meeting, **sizes, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(of)]
 
 
@@ -110,14 +105,10 @@ class Processes:
 
     def send(self, number: signal.Signals, to: str):
         """Send a signal to `all` processes, the `first` rank, the last `rank`, the `launcher` or the `second` one."""
-        chosen = {
-            "all": self.running,
-            "rank": lambda: self.ranks()[-1:],
-            "first": lambda: self.ranks()[:1],
-            "launcher": lambda: [psutil.Process(self.started[0].pid)],
-            "second": lambda: [psutil.Process(self.started[1].pid)],
-        }
-        signalled(chosen[to](), number)
+        if to in ("launcher", "second"):
+            return signalled([psutil.Process(self.started[to == "second"].pid)], number)
+        chosen = {"all": self.running, "rank": lambda: self.ranks()[-1:], "first": lambda: self.ranks()[:1]}
+        return signalled(chosen[to](), number)
 
     def wait_for(self, run: Path, lines: int):
         """Wait until so many steps are recorded."""

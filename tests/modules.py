@@ -18,13 +18,8 @@ def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micr
     context, double = options.pop("context_parallel", 1), options.pop("double", False)
     options = {"distance": distance("plain"), "backend": "sdpa", **options}
     options.setdefault("frequencies", frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta))
-    train = TrainConfig(
-        tokens=steps * batch_tokens,
-        batch_tokens=batch_tokens,
-        micro_batch_tokens=micro_batch_tokens,
-        context_parallel=context,
-        devices=context,
-    )
+    sizes = {"tokens": steps * batch_tokens, "batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    train = TrainConfig(**sizes, context_parallel=context, devices=context)
     recipe = Recipe(lambda seed: Decoder(cfg, seed=seed, **options), optim, train, seed, sharding)
     decoder = build(recipe.make, seed, None, mesh=mesh, sharding=sharding)
     decoder = decoder.double() if double else decoder

@@ -23,20 +23,11 @@ RUN = "0" * 64  # digest of the run
 
 def write_run(folder, data, position=None, std=0.4, **model):
     """Write a run folder on prepared data whose weights are drawn, wide enough for attention to be uneven."""
-    tokenizer = data.tokenizer
-    settings = {
-        "run": {"name": folder.name, "folder": str(folder.parent)},
-        "model": {**SIZES, **model},
-        "data": {
-            "corpus": dataclasses.asdict(data.corpus),
-            "tokenizer": {"method": "bpe", "vocab_size": tokenizer.vocab_size},
-            "window": data.window,
-            "held_out_frac": data.held_out_frac,
-            "folder": data.folder,
-            "look_ahead": data.look_ahead,
-        },
-        "position": position or {},
-    }
+    own = {name: getattr(data, name) for name in ("window", "held_out_frac", "folder", "look_ahead")}
+    own["tokenizer"] = {"method": "bpe", "vocab_size": data.tokenizer.vocab_size}
+    own["corpus"] = dataclasses.asdict(data.corpus)
+    settings = {"run": {"name": folder.name, "folder": str(folder.parent)}, "model": {**SIZES, **model}}
+    settings |= {"data": own, "position": position or {}}
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(format_yaml(settings))
     experiment = load_experiment(folder / "config.yaml")
@@ -81,17 +72,10 @@ def adopted(folder):
 def state_of(consumed=CONSUMED, shared=None, optimizer=None):
     """Write the state of a run that has trained one step of so many tokens, each a segment of its own."""
     counts = {"max_len": 4, **{name: [0] * 4 for name in COUNTED}, "lengths": [0, consumed, 0, 0, 0]}
-    return {
-        "step": 1,
-        "consumed_tokens": consumed,
-        "skipped_steps": 0,
-        "final": {},
-        "schedule": {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]},
-        "data": {"streams": torch.tensor([[1, 1, -1]])},
-        "recording": {"counts": counts, "sums": {"loss": 1.0}},
-        "optimizer": optimizer or {},
-        "shared": shared or {},
-    }
+    schedule = {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]}
+    state = {"step": 1, "consumed_tokens": consumed, "skipped_steps": 0, "final": {}, "schedule": schedule}
+    state |= {"data": {"streams": torch.tensor([[1, 1, -1]])}, "optimizer": optimizer or {}, "shared": shared or {}}
+    return state | {"recording": {"counts": counts, "sums": {"loss": 1.0}}}
 
 
 def small_files(consumed=CONSUMED, shared=None, optimizer=None):

@@ -13,15 +13,8 @@ from tests.forked import ROOT
 
 LIMIT_S = 300
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-TINY = {
-    "d_model: 128": "d_model: 32",
-    "d_ff: 344": "d_ff: 64",
-    "200_000": "20_480",
-    "100_000": "10_240",
-    "25_000": "5_120",
-    "tests: 20": "tests: 2",
-    "max_new_tokens=40": "max_new_tokens=4",
-}
+TINY = {"d_model: 128": "d_model: 32", "d_ff: 344": "d_ff: 64", "200_000": "20_480", "100_000": "10_240"}
+TINY |= {"25_000": "5_120", "tests: 20": "tests: 2", "max_new_tokens=40": "max_new_tokens=4"}
 
 
 @pytest.fixture
@@ -37,15 +30,8 @@ def start(tmp_path):
 def run(place, *words):
     """Run a program with this Python first in the path and one thread; return what it prints."""
     python = Path(sys.executable).parent
-    environment = {
-        "PATH": f"{python}:/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "HOME": str(place),
-    }
-    done = subprocess.run(
-        words, cwd=place, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    own = {"PATH": f"{python}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(place)}
+    done = subprocess.run(words, cwd=place, env=own, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, f"{words}\n{done.stderr[-3000:]}"
     return done.stdout
 

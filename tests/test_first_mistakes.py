@@ -15,11 +15,9 @@ from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import write_run
 
 
-def ran(*words, path):
-    paths = os.pathsep.join([str(path), str(ROOT)])
-    words = [sys.executable, *map(str, words)]
-    env = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env)
+def ran(*words, path=ROOT, **options):
+    env, words = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}, [sys.executable, *words]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env, **options)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +54,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp
 
 def test_a_device_is_no_config():
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)  # noqa: E731
-    words = [sys.executable, "-m", "lab.fit", "/dev/zero"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=LIMIT_S)
+    done = ran("-m", "lab.fit", "/dev/zero", preexec_fn=limit)
     assert (done.returncode, done.stderr.splitlines()[0][:30]) == (2, "/dev/zero: not YAML (longer th")
 
 
@@ -85,10 +82,8 @@ def test_an_import_of_the_lab_neither_checks_nor_ends_the_interpreter(tmp_path):
     (tmp_path / "statistics.py").write_text("import eval.scores\n")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("import lab, eval\n")
-    (tmp_path / "mine" / "train.py").write_text(
-        "print(lab.__all__ and 'trained')\n".replace("lab.", "__import__('lab').")
-    )
+    (tmp_path / "mine" / "train.py").write_text("print(__import__('lab').__all__ and 'trained')\n")
     (tmp_path / "script.py").write_text("import lab, eval\nprint('trained')\n")
-    for words in (("script.py",), ("-m", "mine.train")):
-        done = ran(*(tmp_path / word if word == "script.py" else word for word in words), path=tmp_path)
+    for words in ([str(tmp_path / "script.py")], ["-m", "mine.train"]):
+        done = ran(*words, path=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")

@@ -21,26 +21,21 @@ for words in {answers!r}:  # as `python -m` does, and says on stdout whether a p
     except SystemExit as end:
         print(end.code, {package!r} in sys.modules)
 """
-MISTAKES = {
-    ("--optim.lr=1",): ["CONFIG: must be the first argument, a YAML file; "],
-    ("nowhere.yaml",): ["nowhere.yaml: cannot be read ("],
-    (CONFIG, "--optim.lr=-1", "--run.name=a/b"): [
-        "run.name=a/b: must be a plain folder name of at most 200 bytes; ",
-        "optim.lr=-1: must be > 0",
-    ],
-    (CONFIG, "--resume", "--restart", "--print_config"): [
-        "--restart: contradicts --print_config; ",
-        "--resume: contradicts --print_config; ",
-    ],
-    (CONFIG, "--optim.l=1"): ["optim.l=1: "],
-    (CONFIG, "--memory_gib=8"): ["--memory_gib=8: "],
+BASIC = {
+    "--optim.lr=1": "CONFIG: must be the first argument, a YAML file; ",
+    "nowhere.yaml": "nowhere.yaml: cannot be ",
 }
+BASIC |= {f"{CONFIG} --optim.l=1": "optim.l=1: ", f"{CONFIG} --memory_gib=8": "--memory_gib=8: "}
+MISTAKES = {tuple(words.split()): [line] for words, line in BASIC.items()}
+NAME = "run.name=a/b: must be a plain folder name of at most 200 bytes; "
+MISTAKES |= {(CONFIG, "--optim.lr=-1", "--run.name=a/b"): [NAME, "optim.lr=-1: must be > 0"]}
+BOTH = [f"--{word}: contradicts --print_config; " for word in ("restart", "resume")]
+MISTAKES |= {(CONFIG, "--resume", "--restart", "--print_config"): BOTH}
+UNPREPARED = "data.corpus.name=slimpajama: not prepared in {place}/shards/slimpajama-"
 REFUSED = {  # settings, and the line
     (): "run.name=there: ",
     ("--resume", "--optim.beta2=0.9"): "optim.beta2=0.9: the run was started with ",
-    ("--run.name=new", "--data.corpus={{name: slimpajama}}"): (
-        "data.corpus.name=slimpajama: not prepared in {place}/shards/slimpajama-"
-    ),
+    ("--run.name=new", "--data.corpus={{name: slimpajama}}"): UNPREPARED,
     ("--run.name=new", "--probe.haystack={place}/none.json"): "probe.haystack={place}/none.json: ",
     ("--run.name=new", "--train.accelerator=gpu"): "train.accelerator=gpu: ",
 }

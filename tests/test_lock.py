@@ -69,13 +69,11 @@ def test_a_holder_of_the_same_job_is_not_to_be_killed(path, monkeypatch):
             pass
 
 
-@pytest.mark.parametrize(
-    ("number", "error", "rule"),
-    [
-        (errno.ENOSYS, ConfigError, "{path}: cannot be written (Function not implemented)"),
-        (errno.EACCES, InUse, "{path.parent}: cannot be locked, and no process says"),
-    ],
-)
+LOCKLESS = [(errno.ENOSYS, ConfigError, "{path}: cannot be written (Function not implemented)")]
+LOCKLESS += [(errno.EACCES, InUse, "{path.parent}: cannot be locked, and no process says")]
+
+
+@pytest.mark.parametrize(("number", "error", "rule"), LOCKLESS)
 def test_a_file_system_that_locks_nothing_is_refused(path, monkeypatch, number, error, rule):
     def denied(*arguments):
         raise OSError(number, os.strerror(number))

@@ -21,10 +21,7 @@ PRINTS = [sys.executable, "-m", "lab.fit", "configs/cpu_test.yaml", "--print_con
 
 
 def shell(words, rest, cwd=ROOT, **environment):
-    """Run words with redirections."""
-    line = " ".join(words) + " " + rest
-    env = {**os.environ, **environment}
-    words = ["bash", "-c", f"set -o pipefail; {line}"]
+    env, words = {**os.environ, **environment}, ["bash", "-c", f"set -o pipefail; {' '.join(words)} {rest}"]
     return subprocess.run(words, check=False, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, env=env)
 
 
@@ -36,10 +33,8 @@ def test_a_command_that_prints(rest):
 
 
 def test_a_result_that_is_lost_is_a_failure():
-    done = shell(
-        [sys.executable, "-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9", "--json"],
-        ">/dev/full",
-    )
+    words = ["-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9", "--json"]
+    done = shell([sys.executable, *words], ">/dev/full")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("stdout: cannot be written ")
@@ -78,9 +73,8 @@ def test_a_run_goes_on_without_its_output(place, tmp_path, stream):
 
 def test_a_closed_terminal_saves_the_run(place):
     leader, follower = pty.openpty()
-    child = Forked(
-        command(place, "closed", *UNPROBED, "--train.tokens=4096000"), output=os.ttyname(follower), merged=True
-    )
+    words = command(place, "closed", *UNPROBED, "--train.tokens=4096000")
+    child = Forked(words, output=os.ttyname(follower), merged=True)
     run = place / "runs" / "closed"
     until = time.monotonic() + LIMIT_S
     while not (run / "metrics.jsonl").exists() or len(records(run)) < 3:
@@ -124,12 +118,8 @@ def test_a_limit_of_file_sizes_is_one_line(place, tmp_path, module):
 
 
 def test_a_change_that_is_not_text_is_recorded(monkeypatch):
-    def run(words, **options):
-        return subprocess.run(
-            [sys.executable, "-c", "import os; os.write(1, b'a \\xff b')"],
-            check=True,
-            **{name: value for name, value in options.items() if name != "check"},
-        )
+    def run(words, check, **options):
+        return subprocess.run([sys.executable, "-c", "import os; os.write(1, b'a \\xff b')"], check=check, **options)
 
     monkeypatch.setattr(environment_of_runs, "subprocess", SimpleNamespace(run=run, CalledProcessError=OSError))
     assert environment_of_runs.git("diff") == "a \N{REPLACEMENT CHARACTER} b"

@@ -13,25 +13,10 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
-TINY = {  # what a page says, and what a model of this size has
-    "window=2048": "window=96",
-    "step % 1000": "step % 2",
-    "[1024": "[48",
-    "every_steps=500": "every_steps=2",
-    "tests=64": "tests=2",
-    "...  # your": "steps()  # your",
-    "42 * 1024": "42",
-    "window=128": "window=8",
-}
+# What a page says, and what a model of this size has.
+TINY = {"window=2048": "window=96", "step % 1000": "step % 2", "[1024": "[48", "every_steps=500": "every_steps=2"}
+TINY |= {"tests=64": "tests=2", "...  # your": "steps()  # your", "42 * 1024": "42", "window=128": "window=8"}
 CALLS = {"README.md": 1, "docs/integrations.md": 2, "docs/extension.md": 1}
-
-
-def blocks(page):
-    """List the blocks of a page at tiny size."""
-    text = (ROOT / page).read_text()
-    for large, small in TINY.items():
-        text = text.replace(large, small)
-    return BLOCK.findall(text)
 
 
 @pytest.fixture
@@ -61,7 +46,10 @@ def reader(bpe, tmp_path):
 @pytest.mark.parametrize("page", CALLS)
 def test_the_blocks_of_a_page_run(page, reader, monkeypatch, capsys):
     monkeypatch.chdir(reader["tmp_path"])
-    texts = blocks(page)
+    text = (ROOT / page).read_text()
+    for large, small in TINY.items():
+        text = text.replace(large, small)
+    texts = BLOCK.findall(text)
     assert len(texts) == CALLS[page]
     for text in texts:
         exec(compile(text, page, "exec"), reader)

@@ -40,13 +40,7 @@ def test_windows_is_refused_before_anything_else():
 
 
 def test_a_run_needs_nothing_that_only_linux_has(tmp_path):
-    short = (
-        *UNPROBED,
-        "--optim.warmup_steps=1",
-        "--train.tokens=2048",
-        "--track.every_steps=1",
-        "--train.accelerator=auto",
-    )
-    done = ran(patched(command(tmp_path, "mac", *short), MACOS))
+    short = ("--optim.warmup_steps=1", "--train.tokens=2048", "--track.every_steps=1", "--train.accelerator=auto")
+    done = ran(patched(command(tmp_path, "mac", *UNPROBED, *short), MACOS))
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-3000:]
     assert [record["step"] for record in records(tmp_path / "runs" / "mac")] == [1, 2]

@@ -1,5 +1,3 @@
-"""Recall in the probes of a run: of its held-out text, with its own evidence, and the same after a resume."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -14,23 +12,13 @@ from lab.probe.recall import RecallTest
 from tests.fits import probed, train
 
 WORDS = (
-    "--data.held_out_frac=0.3",
-    "--train.tokens=4096",
-    "--probe.every_tokens=2048",
-    "--optim.warmup_steps=1",
-    "--probe.tests=1",
-    "--probe.max_length=128",
-    "--probe.distance_tests=2",
-    "--evidence.tokens=2",
+    *("--data.held_out_frac=0.3", "--train.tokens=4096", "--probe.every_tokens=2048", "--optim.warmup_steps=1"),
+    *("--probe.tests=1", "--probe.max_length=128", "--probe.distance_tests=2", "--evidence.tokens=2"),
 )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("recall"), "whole", *WORDS)
-
-
-def test_a_probe_records_the_recall_of_the_held_out_text(run):
+def test_a_probe_records_the_recall_of_the_held_out_text(tmp_path):
+    run = train(tmp_path, "whole", *WORDS)
     first, last = (line["recall"] for line in probed(run) if "effective_length" in line)
     assert first != last
     opened = open_model(run)

@@ -11,38 +11,20 @@ from lab.core.schema import settings_in
 from lab.core.yaml import parse_yaml
 from tests.forked import ROOT
 
-NEEDED = {  # settings that nothing below sets: who needs them
-    "model.norm_eps": "a model folder: rms_norm_eps",
-    "model.attention_width": "a model folder: head_dim",
-    "data.corpus.repository": "docs/training.md: a mirror, as the hub lacked SlimPajama at times",
-    **dict.fromkeys((f"data.corpus.{name}" for name in ("config", "split", "text", "source")), "docs/corpora.md"),
-    "data.changed_sources": "docs/corpora.md: files that change after their shards were made",
-    "data.corpus.template": "a model folder: the chat template that its conversations follow",
-    "position.frequency.length": "the contract: dynamic_ntk takes length",
-    "position.frequency.beta_fast": "a model folder: yarn's rope_parameters; the contract",
-    "position.frequency.beta_slow": "a model folder: yarn's rope_parameters; the contract",
-    "position.frequency.truncate": "a model folder: yarn's rope_parameters",
-    "position.frequency.attention_factor": "a model folder: rope_parameters; the contract",
-    "position.frequency.low_freq_factor": "a model folder: llama3's rope_parameters; the contract",
-    "position.frequency.high_freq_factor": "a model folder: llama3's rope_parameters; the contract",
-    "position.frequency.short_factor": "a model folder: longrope's rope_parameters",
-    "position.frequency.long_factor": "a model folder: longrope's rope_parameters",
-    "position.distance.released_scaling": "docs/methods.md: what the released code adds to STRING",
-    "position.distance.leak": "the contract: leaky_rerope(window, leak)",
-    "skip.selection": "probe-lab longrecipe, which sets it in the extension",
-    "evidence.method": "docs/methods.md: the methods compared by asked",
-    "evidence.tokens": "probe-lab demand --evidence.tokens=4",
-    "evidence.least": "docs/methods.md: the table of suffix by what must match",
-    "weights.distance": "docs/demand.md: the branches of S1",
-    "weights.control": "docs/demand.md: near-masked branches and matched controls",
-    "weights.fraction": "experiments.window: the conditions of S2",
-    "data.corpus.asks": "LOG.md: questions in every section, or in the last",
-    "data.schedule.start": "LOG.md: growing blocks",
-    "data.schedule.tokens": "LOG.md: growing blocks",
-    "model.qkv": "a model folder: norms of queries and keys",
-    "model.layers.fraction": "docs/methods.md: rope on a part of the pairs",
-    "train.backend": "the contract: attention's backends, flash and xformers among them",
+FOLDER = "a model folder: its config.json, its template"
+NEEDED_BY = {  # who needs settings that nothing below sets
+    FOLDER: "model.norm_eps model.attention_width model.qkv data.corpus.template",
+    f"{FOLDER}; the contract": "beta_fast beta_slow attention_factor low_freq_factor high_freq_factor",
+    f"{FOLDER}; rope_parameters": "truncate short_factor long_factor",
+    "docs/training.md: a mirror, as the hub lacked SlimPajama at times": "data.corpus.repository",
+    "docs/corpora.md": "data.corpus.config data.corpus.split data.corpus.text data.corpus.source data.changed_sources",
+    "the contract": "length position.distance.leak train.backend",
+    "docs/methods.md": "position.distance.released_scaling evidence.method evidence.least model.layers.fraction",
+    "probe-lab longrecipe, which sets it in the extension": "skip.selection",
+    "docs/demand.md, experiments.window": "evidence.tokens weights.distance weights.control weights.fraction",
+    "LOG.md: questions in every section, growing blocks": "data.corpus.asks data.schedule.start data.schedule.tokens",
 }
+NEEDED = {word if "." in word else f"position.frequency.{word}" for text in NEEDED_BY.values() for word in text.split()}
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute
 DOTTED = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 OPTION = re.compile(r"--([a-z_.0-9]+)")
@@ -98,9 +80,9 @@ def used():
 
 
 def test_every_setting_is_set_somewhere_or_needed_by_somebody(used):
-    assert settings() - used - NEEDED.keys() == set(), "set it in a config or a page that is run, or remove it"
+    assert settings() - used - NEEDED == set(), "set it in a config or a page that is run, or remove it"
 
 
 def test_every_row_is_of_a_setting_that_nothing_sets(used):
-    assert NEEDED.keys() - settings() == set()
-    assert NEEDED.keys() & used == set()
+    assert NEEDED - settings() == set()
+    assert NEEDED & used == set()

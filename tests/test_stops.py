@@ -10,22 +10,11 @@ from datetime import timedelta
 import pytest
 
 from lab.train.run import make_strategy
+from tests import launching
 from tests.faults import Fault, planted, planting
 from tests.fits import UNPROBED, assert_same_run, command, fit, options_of, records
 from tests.forked import LIMIT_S, python
-from tests.launching import (
-    TORCHRUN,
-    copy,
-    environment,
-    interpreter,
-    meeting,
-    patched,
-    resumed,
-    running,
-    signalled,
-    torchrun,
-    workers,
-)
+from tests.launching import copy, environment, interpreter, meeting, running, workers
 
 ENDLESS = (*UNPROBED, "--train.tokens=4096000", "--train.checkpoint_every_tokens=4096")
 RARE = (*UNPROBED, "--train.tokens=204800", "--train.checkpoint_every_tokens=40960")  # every 40 of 200 steps
@@ -42,13 +31,11 @@ def place(tmp_path_factory):
 
 def commands(launcher, place, name):
     """Write what starts a run, one command for each that is started."""
-    words = command(place, name, *ENDLESS)
-    agents = [*words, "--train.nodes=2", "--train.strategy=ddp"]
-    return {
-        "alone": [(words, environment())],
-        "fit": [([*words, *TWO], environment())],
-        "agents": [(torchrun(agents, *meeting(name), workers=1), environment())] * 2,
-    }[launcher]
+    words = command(place, name, *ENDLESS, *(TWO if launcher == "fit" else ()))
+    if launcher != "agents":
+        return [(words, environment())]
+    words += ["--train.nodes=2", "--train.strategy=ddp"]
+    return [(launching.torchrun(words, *meeting(name), workers=1), environment())] * 2
 
 
 def stop(place, launcher, name, to, number, start):
@@ -68,7 +55,7 @@ def check_saved(run, text):
 
 
 def check_resumption(place, name):
-    steps = resumed(place, name, *ENDLESS)
+    steps = launching.resumed(place, name, *ENDLESS)
     assert steps == list(range(1, len(steps) + 1))
 
 
@@ -76,17 +63,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 STATUS = {"alone": 75, "fit": 75, "agents": 1}
 
 
-@pytest.mark.parametrize(
-    ("launcher", "to", "number", "start"),
-    [
-        ("alone", "all", signal.SIGINT, copy),  # also to the loader at work, as from a terminal
-        ("fit", "launcher", signal.SIGUSR1, copy),
-        *(
-            pytest.param(*case, interpreter, marks=SLOW)
-            for case in itertools.product(STATUS, ("all", "rank", "launcher"), SIGNALS)
-        ),
-    ],
-)
+WAYS = itertools.product(STATUS, ("all", "rank", "launcher"), SIGNALS, [interpreter])
+WAYS = [pytest.param(*way, marks=SLOW) for way in WAYS]
+WAYS += [("alone", "all", signal.SIGINT, copy)]  # also to the loader at work, as from a terminal
+WAYS += [("fit", "launcher", signal.SIGUSR1, copy)]
+
+
+@pytest.mark.parametrize(("launcher", "to", "number", "start"), WAYS)
 def test_every_signal_by_every_way(place, launcher, to, number, start):
     name = f"{launcher}_{to}_{number.name}_{start.__name__}"
     statuses, text = stop(place, launcher, name, to, number, start)
@@ -127,11 +110,7 @@ def test_ranks_wait_ten_minutes_for_each_other():
     assert {make_strategy(name, 2)._timeout for name in ("ddp", "fsdp")} == {timedelta(minutes=10)}
 
 
-IMPATIENT = """
-from datetime import timedelta
-from lab.train import run
-run.TIMEOUT = timedelta(seconds=5)
-"""
+IMPATIENT = "import datetime\nfrom lab.train import run\nrun.TIMEOUT = datetime.timedelta(seconds=5)"
 
 
 @pytest.mark.slow
@@ -145,14 +124,14 @@ run.TIMEOUT = timedelta(seconds=5)
 )
 def test_a_rank_lost_on_another_node_ends_the_run_which_resumes(place, strategy, number, told):
     name = f"lost_{strategy}{number}"
-    words = patched(command(place, name, *RARE, "--train.nodes=2", f"--train.strategy={strategy}"), IMPATIENT)
-    agent = [words[0], *TORCHRUN, *meeting(name), "--nproc-per-node=1", "--no-python", *words]
+    words = launching.patched(command(place, name, *RARE, "--train.nodes=2", f"--train.strategy={strategy}"), IMPATIENT)
+    agent = [words[0], *launching.TORCHRUN, *meeting(name), "--nproc-per-node=1", "--no-python", *words]
     with running(place, [(agent, environment())] * 2, interpreter) as processes:
         processes.wait_for(place / "runs" / name, 1)
         first, last = processes.ranks()
         left = next(process for process in processes.started if process.pid == first.ppid())
         processes.wait_for(place / "runs" / name, 45)
-        signalled([last], number)  # between two saves, in which ranks wait for longer
+        launching.signalled([last], number)  # between two saves, in which ranks wait for longer
         output = left.communicate(timeout=LIMIT_S)[0]
     assert left.returncode == 1
     assert re.search(rf"^rank 0 \(process {first.pid}\) failed \(\w+: .*{told}", output, re.M), output

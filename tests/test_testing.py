@@ -1,5 +1,3 @@
-"""The checks for methods of one's own: the lab's methods pass them, and broken ones fail."""
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,14 +13,7 @@ from lab.positions.rope import Plain
 from lab.positions.self_extend import Rerope
 from lab.positions.yarn import Yarn
 from lab.skip import SKIP_METHODS, Pose
-from lab.testing import (
-    check_corpus,
-    check_distance_method,
-    check_evidence_method,
-    check_frequency_method,
-    check_mask,
-    check_skip_method,
-)
+from lab.testing import check_distance_method, check_evidence_method, check_frequency_method, check_skip_method
 
 
 @pytest.mark.parametrize("method", SKIP_METHODS)
@@ -38,7 +29,7 @@ def test_evidence_methods_pass(method):
 
 @pytest.mark.parametrize("method", MASKS)
 def test_masks_pass(method):
-    check_mask(MASKS[method])
+    testing.check_mask(MASKS[method])
 
 
 def changed(base, name, change):
@@ -60,8 +51,8 @@ BROKEN = {
     "single": (check_frequency_method, Yarn, "inv_freq", lambda f: f.float(), {"factor": 2.0, "train_len": 64}, "64"),
     "target": (check_skip_method, Pose, "position_ids", lambda i: i + 1, {"target_len": 20}, "0 .. target_len - 1"),
     "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
-    "near": (check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
-    "itself": (check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
+    "near": (testing.check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
+    "itself": (testing.check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
     "outside": (check_evidence_method, Repeat, "nearest_copy", lambda d: d + 1, {}, "must lie in the run"),
     "pack": (check_evidence_method, Repeat, "nearest_copy", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
 }
@@ -82,8 +73,6 @@ def test_attention_by_other_positions_fails(monkeypatch):
 
 
 class Counting(OwnCorpus):
-    """Documents that differ at every call."""
-
     name = "counting"
     calls: ClassVar[list[int]] = [0]
 
@@ -94,4 +83,4 @@ class Counting(OwnCorpus):
 
 def test_a_corpus_that_changes_fails():
     with pytest.raises(AssertionError, match="the same on every call"):
-        check_corpus(Counting)
+        testing.check_corpus(Counting)

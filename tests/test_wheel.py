@@ -22,15 +22,8 @@ SUFFIXES = {".py", ".yaml", ".html", ".typed"}
 def run(*words, cwd):
     """Run a program with no network needed; return what it prints."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        words,
-        cwd=cwd,
-        env=clean | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    options = {"env": clean | {"OMP_NUM_THREADS": "1"}, "timeout": LIMIT_S}
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,5 +1,3 @@
-"""A small experiment whose sizes are counted by hand in the tests."""
-
 from lab.config import Experiment, RunConfig, TrainConfig
 from lab.data.config import DataConfig, TokenizerFile
 from lab.masks import Causal

@@ -12,15 +12,8 @@ from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
 from lab.longrecipe import __main__ as longrecipe
 from lab.model.memory import Memory
-from lab.train.dry_run import (
-    UTILISATION,
-    describe_work,
-    estimate,
-    estimate_hours,
-    needed_here,
-    refuse_too_large,
-    shard_tokens,
-)
+from lab.train import dry_run as dry_runs
+from lab.train.dry_run import UTILISATION, describe_work, estimate, estimate_hours, needed_here, refuse_too_large
 from lab.train.environment import checkpoint_bytes, counts_bytes
 from tests.estimate.small import small
 from tests.forked import ROOT
@@ -36,15 +29,9 @@ RUN = {
 SHAPE = [f"--model.{name}={str(value).lower()}" for name, value in RUN["model"].items()]
 EXTENDED = {"start": {"path": "models/absent"}, **{key: RUN[key] for key in ("optim", "train")}}
 STAGE = {"optim": {"warmup_steps": 0}, "data": {"window": 64}}
-RECIPE = {
-    "folder": "runs/recipe",
-    "base": "models/absent",
-    "target_len": 256,
-    "common": {"data": {"corpus": {"name": "slimpajama"}}, "train": {"tokens": 4096}},
-    "tune": STAGE,
-    "extend": STAGE,
-    "replay": STAGE,
-}
+RECIPE = {"folder": "runs/recipe", "base": "models/absent", "target_len": 256}
+RECIPE |= {"common": {"data": {"corpus": {"name": "slimpajama"}}, "train": {"tokens": 4096}}}
+RECIPE |= dict.fromkeys(("tune", "extend", "replay"), STAGE)
 
 
 @pytest.fixture
@@ -154,7 +141,7 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     assert "0.66 (mfu; mfu_full 0.70)" in work["wall hours"]  # 0.657 x 8,496,611,328 / 7,942,963,200 = 0.703
     # 12 bytes a parameter; 128 streams of 258 places of 8 bytes
     assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 128 * 258 * 8 + counts_bytes(tiny)
-    assert (shard_tokens(tiny.data, 5), shard_tokens(small().data, 5)) == (627_000_000_000, 5)
+    assert [dry_runs.shard_tokens(one.data, 5) for one in (tiny, small())] == [627_000_000_000, 5]
 
 
 @pytest.mark.slow

@@ -35,16 +35,17 @@ def measured(**settings):
     return measure_memory(small(**settings))
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param({}, WHOLE, id="one_process"),
-        pytest.param({"tied": True}, WHOLE_TIED, id="one_process_tied"),
-        pytest.param({"strategy": "ddp", "devices": 3}, WHOLE, id="ddp"),
-        pytest.param({"strategy": "fsdp", "devices": 3}, THIRD, id="fsdp_uneven"),
-        pytest.param({"strategy": "fsdp", "devices": 3, "tied": True, "precision": "bf16"}, THIRD_TIED, id="fsdp_tied"),
-    ],
-)
+FSDP = {"strategy": "fsdp", "devices": 3}
+COUNTED = {
+    "one_process": ({}, WHOLE),
+    "one_process_tied": ({"tied": True}, WHOLE_TIED),
+    "ddp": ({"strategy": "ddp", "devices": 3}, WHOLE),
+    "fsdp_uneven": (FSDP, THIRD),
+    "fsdp_tied": ({**FSDP, "tied": True, "precision": "bf16"}, THIRD_TIED),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), COUNTED.values(), ids=COUNTED)
 def test_parameters_and_optimizer_equal_a_count_by_hand(settings, expected):
     peak = measured(**settings).peak
     assert {name: peak[name] for name in expected} == expected

@@ -46,24 +46,18 @@ def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
             assert section == value
 
 
+FORMS = {"{min: 1, max: 2}": '{"min": 1, "max": 2}', "{value: 1, q: 2}": '{"value": 1, "q": 2}', "3": "3"}
+FORMS |= {"{distribution: log_uniform_values, min: 1, max: 2}": '{"distribution": "log_uniform_{} characters)'}
+FORMS |= {"{values: []}": '{"values": []}'}
+TWICE = "parameters: {optim.lr: {value: 1}, optim: {parameters: {lr: {values: [2, 3]}}}}"
 FAULTS = {
     "method: bayes\nparameters: {a: {value: 1}}": "method=bayes: must be 'grid'",
     "method: grid\nearly_terminate: {type: hyperband}": "early_terminate: needs wandb's server; remove it",
-    **{
-        f"method: grid\nparameters: {{a: {text}}}": f"parameters.a={parsed}: must have value or values"
-        for text, parsed in {
-            "{distribution: log_uniform_values, min: 1, max: 2}": '{"distribution": "log_uniform_{} characters)',
-            "{min: 1, max: 2}": '{"min": 1, "max": 2}',
-            "{value: 1, q: 2}": '{"value": 1, "q": 2}',
-            "{values: []}": '{"values": []}',
-            "3": "3",
-        }.items()
-    },
     "method: grid\nparameters: {}": "parameters={}: must hold settings",
-    "method: grid\nparameters: {optim.lr: {value: 1}, optim: {parameters: {lr: {values: [2, 3]}}}}": (
-        "parameters.optim.lr: is there twice"
-    ),
+    f"method: grid\n{TWICE}": "parameters.optim.lr: is there twice",
 }
+for form, parsed in FORMS.items():
+    FAULTS[f"method: grid\nparameters: {{a: {form}}}"] = f"parameters.a={parsed}: must have value or values"
 
 
 @pytest.mark.parametrize(("text", "line"), FAULTS.items(), ids=FAULTS)

@@ -50,20 +50,13 @@ def run_row(row, share):
                 process.kill()
         cases = list(ElementTree.parse(report).iter("testcase"))
     properties = [{p.get("name"): p.get("value") for p in case.iter("property")} for case in cases]
-    return {
-        "row": row,
-        "share": share,
-        "date": datetime.now().astimezone().date().isoformat(),
-        "seconds": round(time.monotonic() - begin),
-        "tests": len(cases),
-        "count": sum(int(one.get("count", 0)) for one in properties) or len(cases),
-        "failures": sum(case.find("failure") is not None or case.find("error") is not None for case in cases),
-        "skipped": sum(case.find("skipped") is not None for case in cases),
-        "notes": [one["note"] for one in properties if "note" in one],
-        "commit": commit(),
-        "hardware": hardware(),
-        "versions": versions(),
-    }
+    result = {"row": row, "share": share, "date": datetime.now().astimezone().date().isoformat()}
+    result |= {"seconds": round(time.monotonic() - begin), "tests": len(cases)}
+    result["count"] = sum(int(one.get("count", 0)) for one in properties) or len(cases)
+    result["failures"] = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    result["skipped"] = sum(case.find("skipped") is not None for case in cases)
+    result["notes"] = [one["note"] for one in properties if "note" in one]
+    return result | {"commit": commit(), "hardware": hardware(), "versions": versions()}
 
 
 def results():

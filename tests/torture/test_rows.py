@@ -1,5 +1,3 @@
-"""The rows of the reliability table."""
-
 import pytest
 
 from tests.forked import ROOT
