@@ -6,6 +6,7 @@ import pytest
 
 from lab.config import load_experiment
 from lab.data.config import Text
+from lab.data.preparation import shard_folder
 from tests.fits import ROOT, command, fit, load, records
 from tests.forked import python
 from tests.refusals import check_faults, refused
@@ -21,7 +22,6 @@ track: {every_steps: 4}
 
 @pytest.fixture(scope="module")
 def own(place):
-    """A config of a small model and a folder of text."""
     (place / "text").mkdir()
     for number in range(60):
         words = [f"word{number * k % 97} of text {number}" for k in range(20 + number)]
@@ -39,36 +39,31 @@ def test_own_text_needs_its_path_alone_and_its_epochs_are_recorded(place, own):
 @pytest.mark.parametrize("name", ["cpu_demo", "cpu_short", "cpu_stdlib", "cpu_test"])
 def test_sizes_of_tests_are_of_the_corpus_of_their_config(name):
     """With another corpus they are those of the command line or the defaults."""
-    config = ROOT / "configs" / f"{name}.yaml"
+    config, named = ROOT / "configs" / f"{name}.yaml", {"probe.max_length": 300, "probe.step": 5}
     kept = load_experiment(config).probe
     assert (kept.answer_budget in (24, 48), kept.max_length in (144, 256, 352, 384)) == (True, True)
-    chosen = load_experiment(config, {"data.corpus.path": "x"}).probe
-    assert (chosen.answer_budget, chosen.max_length) == (None, None)
-    named = load_experiment(config, {"data.corpus.path": "x", "probe.max_length": 300, "probe.step": 5}).probe
-    assert (named.max_length, named.step, named.answer_budget) == (300, 5, None)
+    for words, max_length in (({}, None), (named, 300)):
+        probe = load_experiment(config, {"data.corpus.path": "x", **words}).probe
+        assert (probe.answer_budget, probe.max_length) == (None, max_length)
 
 
 def test_the_epoch_is_recorded_and_a_line_says_that_text_is_read_again(place, own):
-    """Full windows of 96 tokens, five to a pack, are counted by hand."""
+    """Full windows of 96 tokens, five to a pack, are counted by hand; without probes a run trains, counts and ends."""
     words = [f"--data.corpus.path={place / 'text'}", "--probe=null", "--data.mode=concatenated"]
+    words += ["--data.held_out_frac=0", "--train.tokens=36864"]
     done = python(*command(place, "again", *words, config=own)[1:])
-    (shards,) = (place / "shards").glob("text-*")
+    run = place / "runs" / "again"
+    shards = shard_folder(load_experiment(run / "config.yaml").data)
     manifests = [json.loads(path.read_text()) for path in shards.glob("task-*/manifest.json")]
     tokens = sum(manifest["splits"]["train"]["tokens"] for manifest in manifests)
-    assert [line for line in done.stdout.splitlines() if f" {24576 / tokens:.2f} times" in line]
-    lines = records(place / "runs" / "again")
+    assert [line for line in done.stdout.splitlines() if f" {36864 / tokens:.2f} times" in line]
+    lines = records(run)
     assert lines[-1]["epoch"] > 1
     assert [line["epoch"] for line in lines] == [round(10 * line["step"] / (tokens // 96), 6) for line in lines]
-
-
-def test_a_run_without_probes_trains_counts_and_ends(place, own):
-    options = (f"--data.corpus.path={place / 'text'}", "--probe=null", "--data.held_out_frac=0")
-    run = fit(place, "unprobed", *options, config=own)
+    assert lines[-1]["step"] == 36
     assert not (run / "probes.jsonl").exists()
     assert (run / "counts.npz").exists()
-    assert records(run)[-1]["step"] == 24
-    done = python("-m", "lab.fit", str(run / "config.yaml"), "--resume")
-    assert "already finished" in done.stdout
+    assert "already finished" in python("-m", "lab.fit", str(run / "config.yaml"), "--resume").stdout
 
 
 def test_faults_of_a_probe_come_together_before_any_text_is_tokenized(place, own):
@@ -76,15 +71,12 @@ def test_faults_of_a_probe_come_together_before_any_text_is_tokenized(place, own
     options += ["--probe.answer_budget=4", "--probe.max_length=96", "--probe.distance_points=2"]
     done = python(*command(place / "other", "faulty", *options, config=own)[1:])
     assert done.returncode == 2
-    check_faults(
-        done.stderr.splitlines()[-3:], ["probe.answer_budget=4: ", "probe.max_length=96: ", "probe.distances="]
-    )
+    rules = ["probe.answer_budget=4: ", "probe.max_length=96: ", "probe.distances="]
+    check_faults(done.stderr.splitlines()[-3:], rules)
     assert not [*(place / "other").rglob("task-*")]
 
 
-def test_a_path_takes_the_place_of_a_corpus_that_has_none(tmp_path):
-    assert load(f"--data.corpus.path={tmp_path}").data.corpus.name == "text"
-    kept = load("--data.corpus.name=conversations", f"--data.corpus.path={tmp_path}")
-    assert kept.data.corpus.name == "conversations"
-    with refused(f"data.corpus.path={tmp_path}: unknown"):
-        load("--data.corpus.name=stdlib", f"--data.corpus.path={tmp_path}")
+def test_a_path_takes_no_place_of_a_corpus_that_is_named():
+    assert load("--data.corpus.name=conversations", "--data.corpus.path=x").data.corpus.name == "conversations"
+    with refused("data.corpus.path=x: unknown"):
+        load("--data.corpus.name=stdlib", "--data.corpus.path=x")

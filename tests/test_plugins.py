@@ -1,14 +1,12 @@
 """Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
 
 import json
-import os
 import pickle
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 
@@ -26,8 +24,7 @@ from tests.test_contributing import METHOD
 TEXT = (ROOT / "docs" / "plugins.md").read_text()
 PAGE = re.findall(r"```python\n(\"\"\".*?)```", TEXT, re.S)
 CORPUS, COMMAND = PAGE
-PARAMETERS = ("--position.frequency.method=partial_pi", "--position.frequency.factor=4")
-SETTINGS = (*PARAMETERS, "--position.frequency.train_len=12")
+SETTINGS = [f"--position.frequency.{word}" for word in ("method=partial_pi", "factor=4", "train_len=12")]
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
 
 
@@ -50,31 +47,29 @@ def restored():
 
 @pytest.fixture
 def method(tmp_path):
-    """Write the method of the page to a file of its own."""
     return written(tmp_path / "partial.py", METHOD)
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Write a corpus to a file."""
     return written(tmp_path / "steps.py", CORPUS)
 
 
 def test_a_method_joins_the_settings_the_tables_and_the_messages(method):
-    before = load()
-    words = (f"--plugins=[{method}]", *SETTINGS)
-    found = load(*words)
+    before, plugin = load(), f"--plugins=[{method}]"
+    found = load(plugin, *SETTINGS)
     assert found.position.frequency.method == "partial_pi"
     assert found.plugins == (str(method),)
     # pairs of 1 and 0.1 radians turn once in 6.3 and 62.8 tokens; the second never within 12
     assert frequencies("partial_pi", head_dim=4, theta=100.0, factor=4.0, train_len=12).inv_freq.tolist() == [1, 0.025]
     for word, line in (
-        ("--position.frequency.factor=0.5", r"position.frequency.factor=0.5: must be >= 1; Factor s"),
-        ("--position.frequency.factr=2", "did you mean position.frequency.factor"),
-        ("--position.frequency.method=partial_pj", "did you mean partial_pi"),
+        ("factor=0.5", r"position.frequency.factor=0.5: must be >= 1; Factor s"),
+        ("factr=2", "did you mean position.frequency.factor"),
+        ("method=partial_pj", "did you mean partial_pi"),
     ):
+        kept = [other for other in SETTINGS if word.partition("=")[0] not in other]
         with pytest.raises(ConfigError, match=line):
-            load(*words[:1], *(other for other in SETTINGS if word.partition("=")[0] not in other), word)
+            load(plugin, *kept, f"--position.frequency.{word}")
     assert load() == before
 
 
@@ -100,6 +95,13 @@ def test_what_adds_nothing_is_one_line(tmp_path, name, source, rule):
     assert "partial_pi" not in FREQUENCY_METHODS
 
 
+def test_files_of_one_name_are_refused(method, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = written(tmp_path / "other" / method.name, METHOD.replace("partial_pi", "partial_too"))
+    with pytest.raises(ConfigError, match="must have names of their own"):
+        load(f"--plugins=[{method}, {other}]")
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
     (tmp_path / "configs").mkdir()
@@ -111,18 +113,9 @@ def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
     blocks = re.findall(r"```\n(probe-lab .*?)```", TEXT.replace("\\\n", " "), re.S)
     found = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(found) == 3
-    start = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
     for _, *words in found:
-        done = start([sys.executable, "-m", "lab.cli", *words], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        done = python("-m", "lab.cli", *words, cwd=tmp_path)
         assert done.returncode == 0, f"{words}\n{done.stderr}"
-
-
-def test_files_of_one_name_and_what_is_no_list_are_refused(method, tmp_path):
-    (tmp_path / "other").mkdir()
-    other = written(tmp_path / "other" / method.name, METHOD.replace("partial_pi", "partial_too"))
-    for word, rule in ((f"[{method}, {other}]", "must have names of their own"), (str(method), "must be a list")):
-        with pytest.raises(ConfigError, match=rule):
-            load(f"--plugins={word}")
 
 
 def test_a_corpus_is_read_and_its_source_names_its_shards(corpus):
