@@ -3,8 +3,6 @@
 import ast
 import re
 
-import pytest
-
 from lab.config import Experiment
 from lab.core.errors import ConfigError
 from lab.core.schema import settings_in
@@ -28,10 +26,7 @@ NEEDED = {word if "." in word else f"position.frequency.{word}" for text in NEED
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute
 DOTTED = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 OPTION = re.compile(r"--([a-z_.0-9]+)")
-
-
-def settings():
-    return {name for name, *_ in settings_in(Experiment)}
+SETTINGS = {name for name, *_ in settings_in(Experiment)}
 
 
 def words_in(value, prefix=""):
@@ -48,16 +43,13 @@ def words_in(value, prefix=""):
         yield from OPTION.findall(value)
 
 
-def words_of_yaml():
+def words():
     for place in ("configs", "sweeps", "eval/papers", "benchmarks", "experiments"):
         for path in sorted((ROOT / place).rglob("*.yaml")):
             try:
                 yield from words_in(parse_yaml(path.read_text(), path.name))
             except ConfigError:  # a task of the harness, in a YAML of its own
                 assert "!function" in path.read_text()
-
-
-def words_of_code_and_pages():
     for path in [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]:
         constants = [n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)]
         for text in (text for text in constants if isinstance(text, str)):
@@ -67,22 +59,9 @@ def words_of_code_and_pages():
         yield from OPTION.findall((ROOT / page).read_text())
 
 
-def setting_of(word, names):
-    """Return the setting that a dotted word ends in, as `extend.optim.lr` of a recipe does in optim.lr."""
-    parts = word.strip(".").split(".")
-    return next((name for n in range(len(parts)) if (name := ".".join(parts[n:])) in names), None)
-
-
-@pytest.fixture(scope="module")
-def used():
-    names = settings()
-    return {setting_of(word, names) for word in (*words_of_yaml(), *words_of_code_and_pages())} - {None}
-
-
-def test_every_setting_is_set_somewhere_or_needed_by_somebody(used):
-    assert settings() - used - NEEDED == set(), "set it in a config or a page that is run, or remove it"
-
-
-def test_every_row_is_of_a_setting_that_nothing_sets(used):
-    assert NEEDED - settings() == set()
-    assert NEEDED & used == set()
+def test_every_setting_is_set_somewhere_or_needed_by_somebody():
+    used = set()
+    for word in words():  # which ends in a setting, as `extend.optim.lr` of a recipe does in optim.lr
+        parts = word.strip(".").split(".")
+        used |= {".".join(parts[n:]) for n in range(len(parts))} & SETTINGS
+    assert SETTINGS - used == NEEDED, "set it in a config or a page that is run, or remove it; a row is of one not set"

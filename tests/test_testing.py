@@ -15,21 +15,14 @@ from lab.positions.yarn import Yarn
 from lab.skip import SKIP_METHODS, Pose
 from lab.testing import check_distance_method, check_evidence_method, check_frequency_method, check_skip_method
 
-
-@pytest.mark.parametrize("method", SKIP_METHODS)
-def test_skip_methods_pass(method):
-    for target_len in (1, 2, 300):
-        check_skip_method(SKIP_METHODS[method], target_len=target_len)
+SOUND = [(testing.check_mask, mask, {}) for mask in MASKS.values()]
+SOUND += [(check_evidence_method, EVIDENCE_METHODS[name], {}) for name in ("repeat", "suffix")]  # others are stored
+SOUND += [(check_skip_method, skip, {"target_len": length}) for skip in SKIP_METHODS.values() for length in (1, 2, 300)]
 
 
-@pytest.mark.parametrize("method", ["repeat", "suffix"])  # the others are stored beside the shards
-def test_evidence_methods_pass(method):
-    check_evidence_method(EVIDENCE_METHODS[method])
-
-
-@pytest.mark.parametrize("method", MASKS)
-def test_masks_pass(method):
-    testing.check_mask(MASKS[method])
+@pytest.mark.parametrize(("check", "method", "parameters"), SOUND)
+def test_methods_of_the_lab_pass(check, method, parameters):
+    check(method, **parameters)
 
 
 def changed(base, name, change):
