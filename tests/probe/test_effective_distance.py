@@ -16,13 +16,14 @@ from lab.probe.effective_distance import DistanceProbe, build_distance_probe, lo
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import share_limits
 from lab.probe.measuring import Measuring, ModelInTraining, reach_record
-from lab.probe.needles import make_case
 from lab.probe.probe import Worker
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
 from tests.probe.test_effective_length import HAYSTACK, STOP
 
 WINDOW = 160
+QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
+NEEDLE = " One of the magic numbers is "  # 29 characters
 
 
 class Sees(Reader):
@@ -103,10 +104,6 @@ def test_f_of_a_distance_is_that_of_its_position(bytewise):
     assert {line["distance"]: line["f"] for line in lines if "distance" in line} == {120: 290, 190: 220}
 
 
-QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
-NEEDLE = " One of the magic numbers is "  # 29 characters
-
-
 @pytest.fixture(scope="module", params=["bpe", "bytewise", "merged_digits"])
 def tokenizer(request):
     """Digits apart after <bos>; a token for every byte; and numbers of one to four tokens, their blank included."""
@@ -118,19 +115,6 @@ def tokenizer(request):
     numbers = np.random.default_rng(0).integers(100, 999, 400)
     merged.train_from_iterator([QUESTION, NEEDLE, *map(" {}.".format, numbers)], trainer)
     return merged
-
-
-def test_a_case_placed_by_hand(bytewise):
-    # 4 bytes for the answer "472." leave 196: 66 of haystack, the needle's 29 + 4, 20 of haystack, 76 of the question
-    # and the blank before every answer. From the number's first digit on, 3 bytes of needle, 20 and 77 follow: 100
-    test = make_probe(bytewise, window=200)
-    text = bytewise.decode(test.case(100, 0).prompt_ids)
-    assert len(text) == 196
-    assert (text[66:95], text[119:]) == (NEEDLE, f"{QUESTION} ")
-    assert re.fullmatch(r"[0-9]{3}\.", text[95:99])
-    assert f"{text[:66]}{text[99:119]}" in HAYSTACK, "one contiguous piece of the haystack"
-    assert text[99] == "b" or text[99:101] == " b", "the needle is where a word begins"
-    assert (test.reachable[0], test.reachable[-1]) == (77 + 3, 196 - 1 - 29)
 
 
 def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer):
@@ -148,13 +132,14 @@ def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer
         text = tokenizer.decode(case.prompt_ids)
         assert text.endswith(f"{QUESTION} " if blank else QUESTION)
         assert re.findall(f"{NEEDLE}([0-9]+)[.]", text) == case.numbers
-        assert "info hidden" not in text, "no task line"
+        haystack = re.sub(rf"{NEEDLE}[0-9]+[.]|<bos>", "", text.removesuffix(" ").removesuffix(QUESTION))
+        assert haystack[:-8] in f"{HAYSTACK} {HAYSTACK}", "one contiguous piece, apart from its last word"
+        after = text.partition(f" {case.numbers[0]}.")[2]
+        assert re.match(r" ?[b\n]", after), "the needle is where a word begins"
 
 
-def test_four_needle_cases_know_their_distances(bytewise):
-    for seed in range(5):
-        case = make_case(bytewise, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
-        text = bytewise.decode(case.prompt_ids)
-        places = [match.start(1) for match in re.finditer(f"{NEEDLE}([0-9]+)[.]", text)]
-        assert case.distances == [len(text) - 1 - place for place in places]
-        assert sorted(case.distances, reverse=True) == case.distances
+def test_distances_that_can_be_reached_by_hand(bytewise):
+    # 4 bytes for the answer "472." leave 196; from a number's first digit on, 3 bytes of needle and 77 of the question
+    # follow, with the blank before every answer; 29 bytes of needle and the number's first digit are before it
+    reachable = make_probe(bytewise, window=200).reachable
+    assert (reachable[0], reachable[-1]) == (77 + 3, 196 - 1 - 29)

@@ -78,41 +78,40 @@ def test_the_text_holds_all_parts_in_order(request, name):
         text = tokenizer.decode(case.prompt_ids)
         assert (text[: len(TASK)], text[-len(QUESTION) :]) == (TASK, QUESTION)
         assert re.findall(r" One of the magic numbers is ([0-9]+)\.", text) == case.numbers
+        tails = [tokenizer.decode(case.prompt_ids[-1 - distance :]) for distance in case.distances]
+        assert all(tail.lstrip().startswith(number) for tail, number in zip(tails, case.numbers, strict=True))
         rest = re.sub(r" One of the magic numbers is [0-9]+\.", "", text[len(TASK) : -len(QUESTION)])
         assert rest[:-8] in f"{HAYSTACK} {HAYSTACK}", "a contiguous piece of the haystack, apart from its last word"
 
 
-@pytest.mark.parametrize("haystack", ["", "\n\t \n"], ids=["empty", "lines"])
-def test_an_empty_haystack_is_refused(bpe, haystack):
+def test_an_empty_haystack_is_refused(bpe):
     with refused("haystack: empty; ", error=DataError):
-        make_case(bpe, haystack, 1024, BUDGET, np.random.default_rng(9))
+        make_case(bpe, "\n\t \n", 1024, BUDGET, np.random.default_rng(9))
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers", "count"),
-    [
-        pytest.param("The numbers are 12, 34 and 56.", ["12", "34", "56"], 3, id="all"),
-        pytest.param("12 12 12", ["12", "34"], 1, id="repeats_count_once"),
-        pytest.param("123", ["12", "23"], 0, id="inside_a_longer_number"),
-        pytest.param("012 12", ["12"], 1, id="once_whole_once_inside"),
-        pytest.param("a12b", ["12"], 1, id="beside_letters"),
-        pytest.param("144231144232", ["144231", "144232"], 0, id="glued"),
-        pytest.param("", ["12"], 0, id="nothing"),
-        pytest.param("1. 770487\n2. 216739", ["770487", "216739"], 2, id="list"),
-        pytest.param("**770,487**, 216,739 and 12.", ["770487", "216739"], 2, id="commas"),
-        pytest.param(
-            "770 487; 216\u2019739; 1'262'255; 877_572", ["770487", "216739", "1262255", "877572"], 4, id="more"
-        ),
-        pytest.param("7,70,487", ["770487"], 1, id="lakh"),
-        pytest.param("345,678", ["345", "678", "345678"], 3, id="either_reading"),
-        pytest.param("770,4871 9,770,487 1770,487 770,487,12 77,0487", ["770487"], 0, id="other_groups"),
-        pytest.param("770.487 770-487", ["770487"], 0, id="decimals_and_ranges"),
-        pytest.param(r"$770{,}487$, \boxed{216\,739}", ["770487", "216739"], 2, id="latex"),
-        pytest.param(r"770{,}4871 9{,}770{,}487 1\,770\,487", ["770487"], 0, id="latex_of_others"),
-        pytest.param("#770487, 216\u202f739. 1) 877\u00a0572", ["770487", "216739", "877572"], 3, id="thin_spaces"),
-    ],
-)
-def test_only_whole_numbers_are_found(text, numbers, count):
+FOUND = {  # how many of the numbers are in a text
+    "12 12 34 and 56.": (["12", "34", "78"], 2),
+    "123": (["12", "23"], 0),
+    "012 12": (["12"], 1),
+    "a12b": (["12"], 1),
+    "144231144232": (["144231", "144232"], 0),
+    "": (["12"], 0),
+    "1. 770487\n2. 216739": (["770487", "216739"], 2),
+    "**770,487**, 216,739 and 12.": (["770487", "216739"], 2),
+    "770 487; 216\u2019739; 1'262'255; 877_572": (["770487", "216739", "1262255", "877572"], 4),
+    "7,70,487": (["770487"], 1),
+    "345,678": (["345", "678", "345678"], 3),
+    "770,4871 9,770,487 1770,487 770,487,12 77,0487": (["770487"], 0),
+    "770.487 770-487": (["770487"], 0),
+    r"$770{,}487$, \boxed{216\,739}": (["770487", "216739"], 2),
+    r"770{,}4871 9{,}770{,}487 1\,770\,487": (["770487"], 0),
+    "#770487, 216\u202f739. 1) 877\u00a0572": (["770487", "216739", "877572"], 3),
+}
+
+
+@pytest.mark.parametrize("text", FOUND)
+def test_only_whole_numbers_are_found_also_in_groups(text):
+    numbers, count = FOUND[text]
     assert count_found(text, numbers) == count
 
 
@@ -137,13 +136,9 @@ NUMBERS = ["770487", "216739", "126225", "877572"]
 # LINES and a tokenizer of one token a byte, with its own numbers and depths; other lengths are rebuilt from its rules.
 HASHES = {  # by length, test, and whether the question is that for Llama-3.1
     (640, 0, False): "b9a92fdea1647d68",
-    (1024, 0, False): "912ae78ba8a082eb",
-    (2048, 1, False): "5a86689e53df968f",
     (2048, 2, False): "993b0d98c6159a59",
     (65000, 0, False): "1094547b2b6baef2",
     (640, 0, True): "2a0077e8c8d4114e",
-    (640, 1, True): "72e3df113cd9eff5",
-    (2048, 0, True): "f7f95d88067c4463",
     (2048, 2, True): "f3ceb413087f0797",
     (65000, 0, True): "e60673e083e06688",
 }

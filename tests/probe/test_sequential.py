@@ -19,11 +19,7 @@ DESIGNS = [  # tests, thresholds, error, round
 
 def walk(design, outcomes):
     """Follow one model's tests, 0 or 1 each, to where the design stops."""
-    for look in design.looks:
-        passed = sum(outcomes[:look])
-        if design.is_over(look, passed):
-            return look, passed
-    raise AssertionError("no design goes on for ever")
+    return next((look, x) for look in design.looks if design.is_over(look, x := sum(outcomes[:look])))
 
 
 @pytest.mark.parametrize(("tests", "error", "size"), [(9, 0.05, 1), (10, 0.1, 2), (11, 0.0, 3), (7, 0.05, 7)])
@@ -75,18 +71,14 @@ def test_a_model_far_from_the_threshold_takes_few_tests():
 def test_without_stops_they_are_clopper_and_pearsons(tests, confidence):
     for passed in {0, 1, tests // 2, tests - 1, tests}:
         limits = exact_limits(sequential_design(tests, (0.8,), 0.0, tests), tests, passed, confidence)
-        assert limits == pytest.approx(
-            tuple(binomtest(passed, tests).proportion_ci(confidence, method="exact")), abs=1e-9
-        )
+        expected = binomtest(passed, tests).proportion_ci(confidence, method="exact")
+        assert limits == pytest.approx(tuple(expected), abs=1e-9)
 
 
 def test_limits_after_early_stops_are_those_of_all_sequences():
     tests, confidence = 10, 0.9
     design = sequential_design(tests, (0.7,), 0.1, 2)
-    ends = []
-    for outcomes in itertools.product((0, 1), repeat=tests):
-        look = next(t for t in design.looks if design.is_over(t, sum(outcomes[:t])))
-        ends.append((look, sum(outcomes[:look]), sum(outcomes)))
+    ends = [(*walk(design, outcomes), sum(outcomes)) for outcomes in itertools.product((0, 1), repeat=tests)]
     looks, passed, ones = np.array(ends).T
     assert len(set(looks)) > 2, "the design does stop early"
 
