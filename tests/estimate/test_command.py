@@ -110,7 +110,6 @@ def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
 
 
 WRONG = {
-    "--memory_gib=0": "--memory_gib=0: must be a number > 0",
     "--utilisation=40": "--utilisation=40: must be a number > 0 and <= 1",
     "--resume": "--resume: contradicts --dry_run",
     "--memory_gib=1": "--memory_gib=1: must be >= ",

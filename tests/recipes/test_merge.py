@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from tests.opened import SIZES, write_run
 from tests.refusals import check_faults
 
 CFG = DecoderConfig(**SIZES, vocab_size=400)
-ONE_STEP = 2**-23  # of float32, relative: a fused multiply-add rounds to the other side now and then
 OTHER = {  # changes of the second model, and the faults
     "shapes": ({"n_layers": 1, "d_ff": 20}, ["model.n_layers: 1 in {b}, 3 in {a}", "model.d_ff: 20 in {b}, 24 in {a}"]),
     "heads": ({"n_kv_heads": 1}, ["model.n_kv_heads: 1 in {b}, 2 in {a}"]),
@@ -48,7 +46,6 @@ def tensors(folder):
 
 
 def numbers(folder):
-    """The numbers that occur in a folder's weights."""
     return {number for tensor in tensors(folder).values() for number in tensor.unique().tolist()}
 
 
@@ -68,15 +65,6 @@ def merged(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def run(prepared, tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "tiny", prepared, theta=500.0)
-
-
-def test_every_weight_is_the_sum_of_its_namesakes(tmp_path, merged):
-    a, b = save(tmp_path / "a", drawn(1)), save(tmp_path / "b", drawn(2))
-    result, ours, others = tensors(merged(a, b, "--weights=0.3,0.7")), tensors(a), tensors(b)
-    assert result.keys() == ours.keys()
-    for name, tensor in result.items():
-        by_hand = (0.3 * ours[name].numpy().astype("f8") + 0.7 * others[name].numpy().astype("f8")).astype("f4")
-        np.testing.assert_allclose(tensor.numpy(), by_hand, rtol=ONE_STEP, atol=0, err_msg=name)
 
 
 def test_sums_are_exact(tmp_path, merged):
@@ -174,6 +162,5 @@ def test_other_tokenizers_and_full_folders_are_refused(bpe, run, tmp_path, capsy
     (b / "tokenizer.json").write_text(bpe.to_str().replace("<eos>", "<end>"))
     assert main([str(run), str(a), str(b), "-o", str(tmp_path / "out")]) == 2
     assert f"{b}: its tokenizer is not that of {a}" in capsys.readouterr().err
-    for folder, rule in ((a, "is not empty"), (a / "config.json" / "x", "cannot be written (Not a directory)")):
-        assert main([str(run), str(run), "-o", str(folder)]) == 2
-        assert f"{folder}: {rule}" in capsys.readouterr().err
+    assert main([str(run), str(run), "-o", str(a)]) == 2
+    assert f"{a}: is not empty" in capsys.readouterr().err

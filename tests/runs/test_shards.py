@@ -74,14 +74,6 @@ def test_the_digest_names_the_weights_alone(tmp_path):
     assert digest("first") != digest("fourth", **{"a.weight": torch.zeros(5, 3)})
 
 
-def holding(**shapes):
-    """Build a model that has weights of these shapes."""
-    model = torch.nn.Module()
-    for name, shape in shapes.items():
-        model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
-    return model
-
-
 def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path):
     save(tmp_path, {"a": torch.zeros(5, 3)})
     saved = newest(tmp_path)
@@ -89,31 +81,21 @@ def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             read_shards({name: torch.zeros(shape)}, saved.folder)
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
-            load_weights(holding(**{name: shape}), saved)
+            load_weights(torch.nn.ParameterDict({name: torch.zeros(shape)}), saved)
     (saved.folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    for read in (lambda: read_shards({"a": torch.zeros(5, 3)}, saved.folder), lambda: read_parameters(saved)):
+    for read in (partial(read_shards, {"a": torch.zeros(5, 3)}, saved.folder), partial(read_parameters, saved)):
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             read()
 
 
-class Attack:
-    """What a pickle may do: call anything."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
 def test_what_a_checkpoint_holds_is_not_run(tmp_path):
     trace = tmp_path / "trace"
-    pickle.loads(pickle.dumps(Attack(trace))).close()
+    attack = f"cbuiltins\nopen\n(V{trace}\nVw\ntR.".encode()  # a pickle may call anything
+    pickle.loads(attack).close()
     assert trace.exists(), "the attack works on an unguarded reader"
     trace.unlink()
     root = tmp_path / "checkpoints"
-    bytes_of = {"state.ckpt": pickle.dumps(Attack(trace)), ".metadata": pickle.dumps(Attack(trace))}
-    save(root, {"embedding.weight": torch.zeros(2, 2)}, bytes_of)
+    save(root, {"embedding.weight": torch.zeros(2, 2)}, {"state.ckpt": attack, ".metadata": attack})
     saved = open_checkpoint(tmp_path)
     load_weights(torch.nn.Module(), saved)
     for read in (read_state, lambda saved: read_weights(saved.folder)):
@@ -122,9 +104,7 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
     assert not trace.exists()
 
 
-@pytest.mark.parametrize(
-    "junk", [b"", b"junk" * 50, packed({})[:-60], packed([1])], ids=["empty", "junk", "cut", "list"]
-)
+@pytest.mark.parametrize("junk", [b"", packed({})[:-60], packed([1])], ids=["empty", "cut", "list"])
 def test_a_state_that_is_none_is_one_line(tmp_path, junk):
     (tmp_path / "state.ckpt").write_bytes(junk)
     with refused(f"{tmp_path / 'state.ckpt'}: ", error=CheckpointError):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -27,12 +28,6 @@ def words(tmp_path):
     (tmp_path / "sweep.yaml").write_text(json.dumps(SWEEP))
     where = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
     return [sys.executable, "-m", "lab.sweep", str(tmp_path / "sweep.yaml"), *where]
-
-
-def run(words, **variables):
-    return subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=os.environ | variables
-    )
 
 
 def test_mistakes_are_status_2_and_a_dry_run_starts_nothing(words, tmp_path, capsys, monkeypatch):
@@ -60,7 +55,8 @@ def test_a_killed_sweep_ends_with_the_runs_of_one_that_was_not(words, tmp_path):
         time.sleep(0.02)
     sweep.send_signal(signal.SIGKILL)
     sweep.wait(LIMIT_S)
-    done = run([*words, "--jobs=1"], SLURM_NTASKS="8")
+    run = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = run([*words, "--jobs=1"], env=os.environ | {"SLURM_NTASKS": "8"})
     assert (done.returncode, "2 runs: 2 finished" in done.stdout) == (0, True), done.stderr
     assert len(list((tmp_path / "shards").glob("synthetic-*"))) == 1
     for seed, name in enumerate(names):

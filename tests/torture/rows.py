@@ -1,5 +1,7 @@
 """The rows of the reliability table, and the tests of each."""
 
+from functools import partial
+
 RESTART, PREPARED = "tests/test_restart.py", "tests/data/test_two_preparations.py"
 RESUMPTION, CHANGED = "tests/test_resumption.py", "tests/data/test_changed_shards.py"
 UNCHANGED = "tests/test_fit.py::test_probing_and_packing_in_the_background_change_no_number"
@@ -14,14 +16,7 @@ def at_random(*cases):
     return in_file(path, *(f"a_run_stopped_at_random_moments_is_the_one_left_alone[{case}]" for case in cases))
 
 
-def faults(*names):
-    return in_file("tests/test_faults.py", *names)
-
-
-def stops(*names):
-    return in_file("tests/test_stops.py", *names)
-
-
+faults, stops = (partial(in_file, f"tests/test_{name}.py") for name in ("faults", "stops"))
 SAVES = ["tests/test_saving.py", *faults("a_background_save_that_fails_is_noticed_before_the_next")]
 SIGNALS = stops("every_signal_by_every_way", "what_comes_to_one_rank_ends_all[early_sigterm]")
 SIGNALS += stops("a_probe_that_was_cut_short_is_run_whole_by_the_resumption", "only_a_second_ctrl_c_ends_a_run_at_once")
