@@ -1,6 +1,8 @@
 """Sweep files and their commands: which runs they are, and what is refused."""
 
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,7 @@ def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
     assert len({run.path for run in runs}) == len(runs) > 1
     for run in runs:
         for key, value in run.swept.items():
-            section = run.experiment.to_dict()
-            for word in key.split("."):
-                section = section[word]
-            assert section == value
+            assert reduce(getitem, key.split("."), run.experiment.to_dict()) == value
 
 
 TWICE = "parameters: {optim.lr: {value: 1}, optim: {parameters: {lr: {values: [2, 3]}}}}"
