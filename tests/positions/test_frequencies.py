@@ -38,26 +38,17 @@ def test_factor_one_or_the_same_base_is_rope(name):
 
 
 FACTORS = {"short_factor": (1.0, 1.05, 1.25, 2.0) * 4, "long_factor": (1.0, 1.5, 8.0, 40.0) * 4}
+OTHER = {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3}
+WAVES = [(1.5, 1.0, 4.0), (32.0, 0.5, 1.5), (32.0, 2.0, 32.0)]
 PEERS = {  # the library's rope type, and parameters of both
     "pi": ("linear", [{"factor": 1.5}, {"factor": 32.0}]),
     "dynamic_ntk": ("dynamic", [{"factor": f, "length": n} for f in (1.0, 6.5) for n in (None, 2048, 2049, 16384)]),
     "ntk_by_parts": ("yarn", [{"factor": 4.0, "truncate": cut, "attention_factor": 1.0} for cut in (True, False)]),
     "yarn": (
         "yarn",
-        [
-            {"factor": factor, "beta_fast": fast, "beta_slow": slow, "truncate": cut, "attention_factor": given}
-            for factor, given in ((1.5, None), (4.0, 1.3), (32.0, None))
-            for fast, slow, cut in ((32.0, 1.0, True), (16.0, 2.0, False), (64.0, 0.25, True))
-        ],
+        [{"factor": 1.5}, {"factor": 4.0, **OTHER}, {"factor": 32.0, "beta_fast": 64.0, "beta_slow": 0.25}],
     ),
-    "llama3": (
-        "llama3",
-        [
-            {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-            for factor in (1.5, 32.0)
-            for low, high in ((1.0, 4.0), (0.5, 1.5), (2.0, 32.0))
-        ],
-    ),
+    "llama3": ("llama3", [{"factor": s, "low_freq_factor": low, "high_freq_factor": high} for s, low, high in WAVES]),
     "longrope": ("longrope", [{"factor": 4.0, "length": n, **FACTORS} for n in (64, 2049)]),
 }
 

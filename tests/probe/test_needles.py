@@ -46,11 +46,10 @@ def shortest(tokenizer):
     return len(tokenizer.encode(TASK).ids) + 4 * (needle + 1) + tail + BUDGET
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_case_is_exactly_as_long_as_asked(tokenizer, seed):
+def test_a_case_is_exactly_as_long_as_asked(tokenizer):
     least = shortest(tokenizer)
-    for length in (least, least + 1, least + 17, 2 * least, 1024 + seed, 2048):
-        case = make_case(tokenizer, HAYSTACK, length, BUDGET, np.random.default_rng((seed, length)))
+    for length in (least, least + 1, least + 17, 2 * least, 1025, 2048):
+        case = make_case(tokenizer, HAYSTACK, length, BUDGET, np.random.default_rng((1, length)))
         assert len(case.prompt_ids) + BUDGET == length
         assert all(isinstance(token, int) for token in case.prompt_ids)
 

@@ -47,12 +47,6 @@ def planted(distances, documents=6, copies=4):
     return texts
 
 
-def words(seed=0, documents=5, vocabulary=6):
-    """Draw documents of few words, which repeat blocks at all distances."""
-    generator = np.random.default_rng(seed)
-    return [generator.integers(1, vocabulary, size) for size in generator.integers(1, 3 * WINDOW, documents)]
-
-
 def measured(test, model):
     return test.summarize(test.scores(model, test.targets))
 
@@ -76,7 +70,8 @@ def test_a_copier_of_known_reach(reach, gains):
 
 def test_contexts_by_brute_force():
     """The contexts that the model reads are those of the definition, token by token."""
-    documents = words()
+    generator = np.random.default_rng(0)  # few words repeat blocks at all distances
+    documents = [generator.integers(1, 6, size) for size in generator.integers(1, 3 * WINDOW, 5)]
     evidence = Repeat(tokens=4)
     edges = [2, 5, 24]
     candidates = {low: [] for low in edges}
@@ -89,16 +84,17 @@ def test_contexts_by_brute_force():
                     low = max(edge for edge in edges if edge <= d)
                     between = [piece[q] for q in range(place) if q > place - d]
                     candidates[low] += [((tuple(piece[:place]), piece[place]), (tuple(between), piece[place]))]
+    contexts = Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
     every = RecallTest(documents, evidence, WINDOW, edges, most=10**6)
     copier = Copier(WINDOW)
     every.scores(copier, every.targets)
     assert min(map(len, candidates.values())) > 8
-    assert copier.seen == Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
+    assert copier.seen == contexts
     few = RecallTest(documents, evidence, WINDOW, edges, most=8)
     assert Counter(target.bin for target in few.targets) == {0: 8, 1: 8, 2: 8}
     copier = Copier(WINDOW)
     few.scores(copier, few.targets)
-    assert not copier.seen - Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
+    assert not copier.seen - contexts
 
 
 def test_limits_are_over_documents():

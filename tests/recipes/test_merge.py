@@ -19,7 +19,6 @@ from tests.refusals import check_faults
 CFG = DecoderConfig(**SIZES, vocab_size=400)
 OTHER = {  # changes of the second model, and the faults
     "shapes": ({"n_layers": 1, "d_ff": 20}, ["model.n_layers: 1 in {b}, 3 in {a}", "model.d_ff: 20 in {b}, 24 in {a}"]),
-    "heads": ({"n_kv_heads": 1}, ["model.n_kv_heads: 1 in {b}, 2 in {a}"]),
     "theta": ({"theta": 900.0}, ["--positions: must be given, the positions differ ({{}}"]),
 }
 
