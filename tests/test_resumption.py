@@ -37,10 +37,8 @@ MORE = [
     ("plain", "ddp4 3, shared4 1, fsdp4 4, ddp2 1, fsdp4"),
 ]
 for k, a in enumerate(STRATEGIES):
-    for n, b in enumerate(STRATEGIES):
-        MORE.append((("tied", "plain")[(k + n) % 2], f"{a} 5, {b}"))
-for method in METHODS:
-    MORE += [(method, "shared_fsdp2 8, one"), (method, "shared4 8, one")]
+    MORE += [(("tied", "plain")[(k + n) % 2], f"{a} 5, {b}") for n, b in enumerate(STRATEGIES)]
+MORE += [(method, chain) for method in METHODS for chain in ("shared_fsdp2 8, one", "shared4 8, one")]
 
 
 @pytest.mark.parametrize(

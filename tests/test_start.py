@@ -28,6 +28,8 @@ from tests.refusals import check_faults, refused
 
 TRAIN = {"tokens": 4096, "batch_tokens": 512, "micro_batch_tokens": 256, "checkpoint_every_tokens": 2048}
 TRAIN |= {"accelerator": "cpu", "precision": "fp32", "threads": 1}
+LONG_STEPS = {"tokens": 200 * 32_768, "batch_tokens": 32_768, "micro_batch_tokens": 32_768}
+LONG = {"data": {"window": 32_768}, "train": LONG_STEPS}
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +64,6 @@ def write(tmp_path, prepared):
     return write
 
 
-def windows_of(n):
-    return {"data": {"window": n}, "train": {"tokens": 200 * n, "batch_tokens": n, "micro_batch_tokens": n}}
-
-
 @pytest.mark.parametrize("kind", ["run", "checkpoint", "hub"])
 def test_shape_positions_and_tokenizer_are_taken_over(kind, source, hub, write):
     path = {"run": source, "checkpoint": source / "checkpoints" / f"tokens-{CONSUMED:015d}", "hub": hub}[kind]
@@ -83,11 +81,11 @@ def test_a_longer_window_takes_the_base_of_its_length(source, hub, write):
     bases = {16_383: None, 32_768: 1e6, 32_769: 5e6, 65_537: 1e7, 131_073: 5e7, 1_000_000: 5e7}
     assert {length: base_for(length) for length in bases} == bases  # arXiv:2411.13476
     for path in (source, hub):
-        assert load_experiment(write(path, **windows_of(32_768))).model.theta == 1e6
+        assert load_experiment(write(path, **LONG)).model.theta == 1e6
         assert load_experiment(write(path, data={"window": 128})).model.theta == 500.0
-    assert load_experiment(write(source, model={"theta": 700.0}, **windows_of(32_768))).model.theta == 700.0
+    assert load_experiment(write(source, model={"theta": 700.0}, **LONG)).model.theta == 700.0
     scaled = {"frequency": {"method": "ntk", "factor": 512.0}}
-    assert load_experiment(write(source, position=scaled, **windows_of(32_768))).model.theta == 500.0
+    assert load_experiment(write(source, position=scaled, **LONG)).model.theta == 500.0
 
 
 def test_what_contradicts_the_source_is_a_line_each(source, hub, write, tmp_path):
@@ -112,9 +110,8 @@ def test_a_tokenizer_of_another_vocabulary_is_one_line(source, write, tmp_path):
     text = (other / "tokenizer.json").read_text(encoding="utf-8")
     (other / "tokenizer.json").write_text(text.replace('"<bos>"', '"<start>"'), encoding="utf-8")
     tokenizer = {"method": "file", "path": str(source / "tokenizer.json"), "eos": "<eos>"}
-    with refused(
-        f"data.tokenizer: is not the one that start.path={other} was trained with (2 entries", error=ConfigError
-    ):
+    rule = f"data.tokenizer: is not the one that start.path={other} was trained with (2 entries"
+    with refused(rule, error=ConfigError):
         check_vocabulary(load_experiment(write(other, data={"tokenizer": tokenizer})))
 
 
@@ -128,8 +125,7 @@ def test_weights_are_those_of_the_source_and_others_are_named(source, hub):
         assert all(torch.equal(own[name], theirs[name]) for name in own)
     with pytest.raises(ConfigError) as caught:
         start_from(Decoder(DecoderConfig(**{**SIZES, "d_ff": 20, "n_layers": 4}, vocab_size=400)), source)
-    rule = f"start.path={source}: Missing key(s) in state_dict: {{}}"
-    check_faults(caught.value.errors[:1], [rule])
+    check_faults(caught.value.errors[:1], [f"start.path={source}: Missing key(s) in state_dict: {{}}"])
     assert len(caught.value.errors) == 8
 
 

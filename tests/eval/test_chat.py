@@ -65,11 +65,11 @@ def test_a_conversation_is_scored_by_its_template():
     )
     with pytest.raises(DataError, match="a turn changes the text before it"):
         to_conversation(row, "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
-    for wrong in ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question"):
-        with pytest.raises(
-            ConfigError, match=r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
-        ):
-            frame_question(wrong)
+    line = r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
+    wrong = ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question")
+    for template in (*wrong, "{{ 1 / 0 }}", "{{ 'a' * 10**15 }}"):
+        with pytest.raises(ConfigError, match=line):
+            frame_question(template)
 
 
 @pytest.fixture
