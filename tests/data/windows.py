@@ -55,8 +55,6 @@ class Row:
         """Tell whether place m of the row sees place n."""
         if n > m:
             return False
-        if self.mask == "pairs":
-            return self.documents[m] // 2 == self.documents[n] // 2
         if self.mask == "alternate":
             return self.documents[m] % 2 == self.documents[n] % 2
         return self.mask == "causal" or self.documents[n] in (None, self.documents[m])

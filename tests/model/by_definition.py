@@ -31,7 +31,6 @@ def rule(mask, docs):
 
 
 def draw(seed, rows, heads, kv_heads, n_q, n_k, width, dtype=torch.float64):
-    """Draw q, k, v."""
     g = torch.Generator().manual_seed(seed)
     shapes = [(rows, heads, n_q, width), (rows, kv_heads, n_k, width), (rows, kv_heads, n_k, width)]
     return [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype) for shape in shapes]
@@ -49,14 +48,16 @@ def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0):
     """Attend with the logits at the distances rel(b, m, n), times factor(m), pair by pair in float64.
 
     `rel`, `sees` and `factor` take query and key indices among the keys' tokens; query m of the call is Tk - Tq + m.
+    A distance of None hides the pair.
     """
     n_k = k.shape[2]
     places = range(n_k - q.shape[2], n_k)
     scale = torch.tensor([float(factor(m)) for m in places], dtype=torch.float64)[:, None]
     out = []
     for b in range(len(q)):
-        seen = torch.tensor([[bool(sees(b, m, n)) for n in range(n_k)] for m in places])
-        distances = [[float(rel(b, m, n)) if sees(b, m, n) else 0.0 for n in range(n_k)] for m in places]
+        pairs = [[rel(b, m, n) if sees(b, m, n) else None for n in range(n_k)] for m in places]
+        seen = torch.tensor([[distance is not None for distance in row] for row in pairs])
+        distances = [[float(distance or 0) for distance in row] for row in pairs]
         for h in range(q.shape[1]):
             g = h // (q.shape[1] // k.shape[1])
             logits = logits_of_head(q[b, h], k[b, g], speeds, distances) * scale
@@ -124,7 +125,6 @@ class Case:
     starts: tuple | None = None
 
     def k_ids(self):
-        """List the ids of every row's keys."""
         if self.ids is not None:
             return [list(row) for row in self.ids]
         if self.lengths is None:
@@ -134,7 +134,6 @@ class Case:
         return [ids + list(range(self.n_k - len(ids)))]
 
     def sees(self):
-        """Make the rule of (row, query index, key index)."""
         if self.lengths is None:
             return rule(self.mask, self.docs and [list(row) for row in self.docs])
         runs = [run for run, length in enumerate(self.lengths) for _ in range(length)]
@@ -158,7 +157,6 @@ class Case:
         )
 
     def attend(self, q, k, v, rotary, method, backend, device="cpu", layer=0):
-        """Attend by the lab."""
         if self.lengths is None:
             docs = None if self.docs is None else torch.tensor(self.docs, device=device)
             k_pos = None if self.ids is None else torch.tensor(self.ids, device=device)
@@ -209,20 +207,24 @@ def log_factor(base):
 TINY = DecoderConfig(24, 3, 4, 2, 40, 61, tie_embeddings=False, theta=50.0, attention_width=32, qkv="bias")
 
 
-def tiny(cfg=TINY, seed=0, std=0.4, rotary=None, method=None):
-    """Make a float64 decoder with weights large enough for attention to be far from uniform."""
-    rotary = rotary or frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
-    decoder = Decoder(cfg, frequencies=rotary, distance=method or distance("plain")).double()
+def enlarge(decoder, seed=0):
+    """Draw weights large enough for attention to be far from uniform."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in decoder.parameters():
             mean = 1.0 if parameter.ndim == 1 else 0.0
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * std + mean)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.4 + mean)
     return decoder.eval()
 
 
+def tiny(cfg=TINY, *, rotary=None, method=None, backend="auto"):
+    """Make a float64 decoder with such weights."""
+    rotary = rotary or frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
+    method = method or distance("plain")
+    return enlarge(Decoder(cfg, frequencies=rotary, distance=method, backend=backend).double())
+
+
 def drawn(length, rows=1, vocab=TINY.vocab_size):
-    """Draw token ids."""
     return torch.randint(vocab, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
@@ -255,7 +257,6 @@ def eight_bits(number):
 
 
 def rounded(z):
-    """Round real and imaginary parts to bfloat16."""
     parts = [[complex(eight_bits(c.real), eight_bits(c.imag)) for c in row] for row in z.tolist()]
     return torch.tensor(parts, dtype=torch.complex128)
 
@@ -281,7 +282,6 @@ def logits_by_distance(q, k, speeds, rel, factor=lambda m: 1.0):
 
 
 def softmax(row):
-    """Turn a row of logits into weights."""
     powers = [math.exp(x - max(row)) for x in row]
     return [p / math.fsum(powers) for p in powers]
 

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.model import devices
 from lab.model.attention import backends
@@ -31,6 +32,19 @@ def folder(llama_folder, tmp_path):
 @pytest.fixture
 def text():
     return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
+
+
+class Watch(TorchDispatchMode):
+    """Call note(operator, arguments, result) after every operator that runs."""
+
+    def __init__(self, note):
+        super().__init__()
+        self.note = note
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        self.note(function, arguments, out)
+        return out
 
 
 def put_module(monkeypatch, name, **contents):

@@ -7,16 +7,11 @@ import torch
 
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
+from tests.model.by_definition import ONCE
 
 TINY = DecoderConfig(d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=48, vocab_size=61, tie_embeddings=False)
-DISTANCES = {
-    "plain": distance("plain"),
-    "string": distance("string", shift=7, window=3),
-    "dca": distance("dca", chunk=6, train_len=10),
-    "self_extend": distance("self_extend", group=3, window=5),
-    "rerope": distance("rerope", window=6, log_n=8),
-    "leaky_rerope": distance("leaky_rerope", window=6, leak=1.5),
-}
+DISTANCES = {name: distance(**parameters) for name, (parameters, _) in ONCE.items()}
+DISTANCES["rerope"] = distance("rerope", window=6, log_n=8)
 FREQUENCIES = {
     "rope": frequencies("rope", head_dim=8),
     "pi": frequencies("pi", head_dim=8, factor=4.0),

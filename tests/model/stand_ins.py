@@ -94,7 +94,6 @@ def check_spans(cu_q, cu_k, q, k, max_q, max_k):
 
 
 def check_flash(q, k, v):
-    """Check what FlashAttention-2 accepts."""
     check(q.dtype in HALF, "FlashAttention only support fp16 and bf16 data type")
     check(k.dtype == q.dtype and v.dtype == q.dtype, "query, key and value must have the same dtype")
     check(all(x.stride(-1) == 1 for x in (q, k, v)), "Input tensor must have contiguous last dimension")
@@ -188,7 +187,6 @@ class BlockDiagonalCausalFromBottomRightMask:
 
     @classmethod
     def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
-        """Build it from lengths on the host."""
         kv_seqlen = q_seqlen if kv_seqlen is None else kv_seqlen
         assert len(q_seqlen) == len(kv_seqlen)
         for number, (queries, keys) in enumerate(zip(q_seqlen, kv_seqlen, strict=True)):
@@ -197,7 +195,6 @@ class BlockDiagonalCausalFromBottomRightMask:
         return cls(list(q_seqlen), list(kv_seqlen))
 
     def make_local_attention_from_bottomright(self, window_size):
-        """Slide a window."""
         if window_size <= 0:
             raise ValueError(f"Expected `window_size > 0`, but window_size={window_size}")
         return replace(self, window_size=window_size)

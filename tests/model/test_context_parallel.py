@@ -11,18 +11,15 @@ from tests.ranks import meet
 
 TOLERANCE = 1e-5  # float32; arXiv:2411.13476, Table 8, has 0
 T = 48
-LENGTHS, ANCHORS = (13, 9, 18), (-1, 0, 0)  # and 8 tokens of padding
+LENGTHS = (13, 9, 18)  # and 8 tokens of padding
+ANCHORED = Segments.from_lengths(LENGTHS, T, anchors=(-1, 0, 0))
 ROTARY = FREQUENCIES | {"dynamic_ntk": DYNAMIC}
 GAPS = torch.arange(T) * 3 + (torch.arange(T) > 20) * 7
 MASKS = {
     "rows": {},
     "gaps": {"position_ids": GAPS},
     "document": {"segments": Segments.from_lengths(LENGTHS, T)},
-    "anchor": {
-        "segments": Segments.from_lengths(LENGTHS, T, anchors=ANCHORS),
-        "position_ids": torch.arange(T),
-        "starts": (0, 13, 22),
-    },
+    "anchor": {"segments": ANCHORED, "position_ids": torch.arange(T), "starts": (0, 13, 22)},
 }
 LAYERS = LayersConfig(pattern=("window", "nope", "part"), window=7, fraction=0.5)
 CASES = [
@@ -33,17 +30,12 @@ CASES = [
 ]
 
 
-def model_of(case, heads, recompute=False):
-    rotary, distance, _, backend = case
-    sizes = {"d_model": 64, "n_heads": 8, "n_kv_heads": heads, "layers": LAYERS if distance == "layers" else None}
-    model = decoder(ROTARY[rotary], DISTANCES.get(distance, DISTANCES["dca"]), torch.float32, backend=backend, **sizes)
-    model.recompute = recompute
-    return model.train()
-
-
-def outcome(case, heads, context=None, recompute=False):
+def outcome(case, heads, context=None):
     """Compute logits, losses and gradients; of a group's rank, those of its part."""
-    model, given = model_of(case, heads, recompute), MASKS[case[2]]
+    rotary, distance, mask, backend = case
+    sizes = {"d_model": 64, "n_heads": 8, "n_kv_heads": heads, "layers": LAYERS if distance == "layers" else None}
+    method = DISTANCES.get(distance, DISTANCES["dca"])
+    model, given = decoder(ROTARY[rotary], method, torch.float32, backend=backend, **sizes).train(), MASKS[mask]
     rows = tokens(5, 1 if "segments" in given else 2, T)
     targets = torch.where(tokens(6, *rows.shape) % 5 > 0, rows.roll(-1, 1), -100)
     weights = tokens(7, *rows.shape).float()
@@ -55,20 +47,20 @@ def outcome(case, heads, context=None, recompute=False):
     return {"logits": logits, "losses": losses, "sums": loss.detach()}, [p.grad for p in model.parameters()]
 
 
-def share(cases, degree, heads, recompute=False):
+def share(cases, degree, heads):
     """Compute the cases as one of the ranks of a group; sums and gradients are added up over the ranks."""
     meet()
     context, found = ContextGroup.create(degree), []
     for case in cases:
-        out, gradients = outcome(case, heads, context, recompute)
+        out, gradients = outcome(case, heads, context)
         for part in [out["sums"], *gradients]:
             distributed.all_reduce(part, group=context.group)
         found.append((out, gradients))
     return found
 
 
-def assert_as_one(ranks, world, degree, heads, cases, recompute=False):
-    shares = ranks(world).run(share, cases, degree, heads, recompute)
+def assert_as_one(ranks, world, degree, heads, cases):
+    shares = ranks(world).run(share, cases, degree, heads)
     for number, case in enumerate(cases):
         (out, gradients), parts = outcome(case, heads), [found[number] for found in shares[:degree]]
         assert out["sums"][0] > 2 * out["sums"][1] > 0

@@ -1,12 +1,14 @@
 """Every backend, distance method and layout of rows against attention written pair by pair from the equations."""
 
 import importlib.util
-import math
 
 import pytest
 import torch
 
-from lab.model.attention import backends
+from lab.core.errors import ConfigError, DataError, MissingPackage
+from lab.model.attention import attend, backends
+from lab.model.attention.kernels import CAUSAL_KERNELS
+from lab.model.attention.segments import Segments
 from lab.positions import distance, frequencies
 from tests.model.by_definition import CASES, DOCS, METHODS, ONCE, RESET, Case, assert_with_gradients, draw, log_factor
 
@@ -15,19 +17,23 @@ FLOAT32_TOL = 3e-5  # the product's promise for float32
 THETA, WIDTH = 100.0, 8
 SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
+ON_CPU = ("reference", "sdpa")
 by_pairs = [pytest.param("reference", *ONCE[name], id=f"pairs-{name}") for name in ONCE]
 by_bands = [pytest.param("sdpa", *METHODS[name], id=f"bands-{name}") for name in METHODS]  # parameters shape the bands
-on_cpu_methods = pytest.mark.parametrize(("backend", "parameters", "rel"), by_pairs + by_bands)
+INTRA = {"method": "dca", "train_len": 8, "chunk": 5, "parts": "intra"}  # the one method that hides pairs
+hiding = [
+    pytest.param(name, INTRA, lambda i, m, n: i if m // 5 == n // 5 else None, id=f"{name}-intra") for name in ON_CPU
+]
+on_cpu_methods = pytest.mark.parametrize(("backend", "parameters", "rel"), by_pairs + by_bands + hiding)
 each_once = pytest.mark.parametrize(("parameters", "rel"), ONCE.values(), ids=ONCE)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-on_cpu = pytest.mark.parametrize("backend", ["reference", "sdpa"])
+on_cpu = pytest.mark.parametrize("backend", ON_CPU)
 FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0.316, 0.1, 0.0316), factor of layer 3
     "pi": ({"method": "pi", "factor": 4.0}, [s / 4 for s in SPEEDS], lambda m: 1.0),
     "ntk": ({"method": "ntk", "factor": 4.0}, [(THETA * 4 ** (8 / 6)) ** (-j / 4) for j in range(4)], lambda m: 1.0),
     "yarn_scale": ({"method": "yarn", "factor": 1.0, "train_len": 16, "attention_factor": 1.2}, SPEEDS, lambda m: 1.44),
     "entropy_abf": ({"method": "entropy_abf", "train_len": 4}, SPEEDS, log_factor(4)),
 }
-INTRA = distance("dca", train_len=8, chunk=5, parts="intra")  # the one method that hides pairs
 
 
 @cases
@@ -40,17 +46,18 @@ def test_outputs_and_gradients_on_a_cpu(backend, parameters, rel, case):
     truth = case.truth(*leaves, SPEEDS, rel, *filter(None, [factor]))
     assert_with_gradients(out, truth, leaves, TIGHT_TOL)
     single = [x.detach().float() for x in leaves]
-    out = case.attend(*single, ROPE, method, backend)
+    with torch.autocast("cpu", torch.bfloat16):  # which attention leaves in float32
+        out = case.attend(*single, ROPE, method, backend)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), truth.detach(), rtol=0, atol=FLOAT32_TOL)
 
 
-def test_an_anchor_with_a_higher_id_is_seen():
+@on_cpu
+def test_an_anchor_with_a_higher_id_is_seen(backend):
     case, q_k_v = Case(10, 10, rows=2, ids=RESET, mask="anchor", docs=DOCS), draw(3, 2, 4, 2, 10, 10, WIDTH)
     truth = case.truth(*q_k_v, SPEEDS, lambda i, m, n: i)
-    for backend in ("reference", "sdpa"):
-        out = case.attend(*q_k_v, ROPE, distance("plain"), backend)
-        torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
+    out = case.attend(*q_k_v, ROPE, distance("plain"), backend)
+    torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
 
 
 @each_once
@@ -73,18 +80,6 @@ def test_frequency_and_distance_methods_combine(parameters, rel, backend, freque
     expected = case.truth(q, k, v, speeds, rel, lambda m: factor(m) * other(m))
     out = case.attend(q, k, v, rotary, method, backend, layer=3)
     torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
-
-
-@on_cpu
-@pytest.mark.parametrize("name", ["rows", "chunk", "decoding", "offset", "gapped", "documents", "packed"])
-def test_keys_of_other_chunks_are_not_seen(name, backend):
-    case = CASES[name]
-    leaves = [x.requires_grad_() for x in draw(5, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
-    sees, chunks = case.sees(), [[place // 5 for place in row] for row in case.k_ids()]
-    within = lambda b, m, n: sees(b, m, n) and chunks[b][m] == chunks[b][n]  # noqa: E731
-    alone = type("Alone", (Case,), {"sees": lambda self: within})
-    truth = alone(**vars(case)).truth(*leaves, SPEEDS, lambda i, m, n: i)
-    assert_with_gradients(case.attend(*leaves, ROPE, INTRA, backend), truth, leaves, TIGHT_TOL)
 
 
 # On a GPU, or by stand-ins for its kernels
@@ -157,15 +152,43 @@ def test_a_row_of_nothing_but_padding_comes_back_as_zeros(backend, stood_in):
     assert (out == 0).all()
 
 
-def test_two_tokens_by_hand():
-    # One pair, speed 1. The query at 1 is (1, 0); key 0 is (0, 1), a quarter turn ahead; key 1 is (1, 0).
-    # Logits: cos(1 - 0 - pi/2) / sqrt 2 = sin(1) / sqrt 2 = 0.5950098 and cos(0) / sqrt 2 = 0.7071068.
-    # Weight of key 0: 1 / (1 + exp(0.7071068 - 0.5950098)) = 1 / (1 + 1.1186213) = 0.4720051; values are 1 and 3.
-    q = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]], dtype=torch.float64)
-    k = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]], dtype=torch.float64)
-    v = torch.tensor([[[[1.0, 0.0], [3.0, 0.0]]]], dtype=torch.float64)
-    weight = 1 / (1 + math.exp((1 - math.sin(1)) / math.sqrt(2)))
-    assert weight == pytest.approx(0.4720051, abs=1e-7)
-    for backend in ("reference", "sdpa", "auto"):
-        out = Case(2, 2).attend(q, k, v, frequencies("rope", head_dim=2), distance("plain"), backend)
-        assert out[0, 0, :, 0].tolist() == pytest.approx([1.0, 3 - 2 * weight], abs=TIGHT_TOL)
+Q, K, V = draw(7, 2, 4, 2, 5, 5, 8)
+MISFITS = {
+    "kv_heads_do_not_divide": ((Q[:, :3], K, V), {}),
+    "values_differ_from_keys": ((Q, K, V[:, :, :4]), {}),
+    "more_queries_than_keys": ((Q, K[:, :, :4], V[:, :, :4]), {}),
+    "head_dim_differs": ((Q, K[..., :4], V[..., :4]), {}),
+    "batch_differs": ((Q, K[:1], V[:1]), {}),
+    "doc_ids_too_short": ((Q, K, V), {"doc_ids": torch.zeros(2, 4, dtype=torch.int64), "mask": "document"}),
+    "k_pos_too_long": ((Q, K, V), {"k_pos": torch.arange(6)}),
+}
+
+
+@on_cpu
+@pytest.mark.parametrize(("tensors", "options"), MISFITS.values(), ids=MISFITS)
+def test_shapes_that_do_not_fit_are_refused_in_one_line(tensors, options, backend):
+    with pytest.raises(DataError) as caught:
+        attend(*tensors, backend=backend, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_cannot_run_are_refused():
+    with pytest.raises(ConfigError, match="^mask=full: .* causal, document, anchor$"):
+        attend(Q, K, V, mask="full")
+    with pytest.raises(ConfigError, match="^mask=anchor: needs doc_ids"):
+        attend(Q, K, V, mask="anchor")
+    with pytest.raises(ConfigError, match="fast: .* auto, reference, sdpa, "):
+        attend(Q, K, V, backend="fast")
+    for backend in ("varlen", "flash", "xformers"):  # kernels of GPUs
+        with pytest.raises((ConfigError, MissingPackage), match=rf"{backend}.*(CUDA device only|go without)"):
+            attend(Q, K, V, backend=backend)
+
+
+@pytest.mark.parametrize(("lengths", "padding", "calls"), [((4, 4, 4), 0, 1), ((4, 4, 4), 1, 3), ((4, 8), 0, 2)])
+def test_segments_of_one_length_that_fill_the_row_are_one_call(lengths, padding, calls, monkeypatch):
+    made, functional = [], torch.nn.functional
+    own = functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **b: made.append(1) or own(*a, **b))
+    q, ends = torch.randn(1, 2, sum(lengths) + padding, 8), torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+    CAUSAL_KERNELS["sdpa"](q, q, q, Segments.from_cu_seqlens(ends, sum(lengths) + padding))
+    assert len(made) == calls

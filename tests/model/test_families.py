@@ -1,6 +1,5 @@
 """Every family that docs/evaluation.md lists does what its row says, in a small model of random weights."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -14,19 +13,17 @@ from lab.core.errors import ConfigError
 from lab.data.preparation import shard_folder
 from lab.model.huggingface.foreign import Foreign
 from lab.positions import distance
-from tests.model.test_foreign import METHODS, by_definition, log_probs, tiny, turns_of
+from tests.model.folders import edit
+from tests.model.test_foreign import ROTARY, WIDE, log_probs, tiny
 
 TEXT = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 PAGE = TEXT.split("### Other positions")[1].partition("\n## ")[0]
-ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 4][
-    1:
-]
+TABLE = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 4]
+ROWS = TABLE[1:]
 OF_ROWS = [(name, other, entropy) for kinds, other, entropy in ROWS for name in re.findall(r"`(\w+)`", kinds)]
 OF_ROWS.append(("sliding mistral", *next(row[1:] for row in ROWS if row[0].startswith("Mistral with"))))
-WIDE = {"hidden_size": 64, "num_key_value_heads": 4, "head_dim": 16}
 LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
 EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16}
-HALF = {"num_key_value_heads": 2}
 OWN = {  # settings by which a small model shows what its family does
     **{name: {} for name in ("bloom", "cohere", "falcon", "gpt2", "gpt_neox", "mamba", "opt", "phi")},
     "cohere2": {"num_hidden_layers": 4, "sliding_window": 16},
@@ -40,7 +37,7 @@ OWN = {  # settings by which a small model shows what its family does
     "mistral": {**WIDE, "sliding_window": None},
     "mpt": {"d_model": 48, "n_heads": 4, "n_layers": 3, "max_seq_len": 64},
     "olmo3": {**WIDE, "num_hidden_layers": 4, "sliding_window": 16},
-    "smollm3": {**HALF, "num_hidden_layers": 4},
+    "smollm3": ROTARY["smollm3"],
 }
 STRING = distance("string", shift=15, window=4)
 
@@ -81,27 +78,10 @@ def test_a_family_does_what_its_row_says(name, other, entropy):
         assert torch.allclose(log_probs(model, text), before, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["cohere", "glm", "ernie4_5", "smollm3"])
-def test_pairs_of_neighbours_and_layers_without_rotation_are_those_of_the_definition(family, monkeypatch):
-    model = small(family)
-    share = (getattr(model.config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1)
-    method, settings = METHODS["dca"]
-    turns = turns_of(model, share, settings)
-    text = torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
-    foreign = Foreign(model)
-    foreign.install(foreign.own, method)
-    found = log_probs(model, text)
-    foreign.install(foreign.own, distance("plain"))
-    expected = by_definition(model, text, method, turns, monkeypatch, neighbours=family != "smollm3")
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("family", ["bloom", "mamba"])
 def test_a_window_serves_a_family_that_states_none(family, prepared, tmp_path, capsys):
     tiny(family, **OWN[family], vocab_size=400).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config.pop("max_position_embeddings", None)  # which neither family has
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    edit(tmp_path, drop=["max_position_embeddings"])  # which neither family has
     shutil.copy(shard_folder(prepared) / "tokenizer.json", tmp_path)
     (tmp_path / "essay.txt").write_text("A plain sentence about the sea and the boats on it. " * 40)
     words = [str(tmp_path), f"--haystack={tmp_path / 'essay.txt'}", "-o", str(tmp_path / "out"), "--tests=2"]

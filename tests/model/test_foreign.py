@@ -10,7 +10,7 @@ from lab.core.errors import CheckpointError, ConfigError
 from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.generate import greedy
-from lab.model.huggingface import apply
+from lab.model.huggingface import apply, load_pretrained
 from lab.model.huggingface.config import model_settings
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.positions import distance, frequencies
@@ -21,14 +21,20 @@ transformers = pytest.importorskip("transformers")
 TOL = 1e-5  # on log-probabilities, of a dozen float32 sums
 SIZES = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-ROTARY = {  # settings, and the share of a head's dimensions that is rotated
-    "gpt_neox": ({"rotary_pct": 0.5}, 0.5),
-    "phi": ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1 / 3}}, 1 / 3),
-    "olmo": ({"num_key_value_heads": 2, "clip_qkv": 2.0}, 1),
-    "olmo2": ({}, 1),
-    "gemma": ({"head_dim": 16, "num_key_value_heads": 1}, 1),
-    "granite": ({"attention_multiplier": 0.1}, 1),
+WIDE = {"hidden_size": 64, "num_key_value_heads": 4, "head_dim": 16}
+ROTARY = {  # settings of models that rotate, some a part of a head, some in pairs of neighbours
+    "gpt_neox": {"rotary_pct": 0.5},
+    "phi": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1 / 3}},
+    "olmo": {"num_key_value_heads": 2, "clip_qkv": 2.0},
+    "olmo2": {},
+    "gemma": {"head_dim": 16, "num_key_value_heads": 1},
+    "granite": {"attention_multiplier": 0.1},
+    "cohere": {},
+    "glm": WIDE,
+    "ernie4_5": {"head_dim": 12, "num_key_value_heads": 2, "num_hidden_layers": 2},
+    "smollm3": {"num_key_value_heads": 2, "num_hidden_layers": 4},  # the last layer rotates nothing
 }
+NEIGHBOURS = ("cohere", "glm", "ernie4_5")
 OTHERS = {name: {} for name in ("gpt2", "bloom", "mamba", "falcon", "gemma3_text", "gptj")}
 OTHERS["gptj"] = {"rotary_dim": 8}
 OTHERS["gpt_oss"] = {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
@@ -54,8 +60,7 @@ def tiny(family, seed=0, **settings):
 
 @pytest.fixture(scope="module", params=ROTARY)
 def rotary(request):
-    settings, share = ROTARY[request.param]
-    return tiny(request.param, **settings), share
+    return tiny(request.param, **ROTARY[request.param]), request.param in NEIGHBOURS
 
 
 def log_probs(model, text):
@@ -63,7 +68,7 @@ def log_probs(model, text):
         return model(text, use_cache=False).logits.double().log_softmax(-1)
 
 
-def by_definition(model, text, method, turns, monkeypatch, neighbours=False):
+def by_definition(model, text, method, turns, neighbours, monkeypatch):
     """Compute log-probabilities in float64; the model's rotation is left out and its attention is the definition's.
 
     Rotated are the first dimensions of a head in pairs (j, j + r / 2), or of `neighbours`, of layers that `use_rope`.
@@ -94,18 +99,19 @@ def by_definition(model, text, method, turns, monkeypatch, neighbours=False):
     return found
 
 
-def turns_of(model, share, settings):
-    head_dim = getattr(model.config, "head_dim", None) or 12
-    theta = {} if settings["method"] == "entropy_abf" else {"theta": model.config.rope_parameters["rope_theta"]}
-    return frequencies(head_dim=int(head_dim * share + 0.1), **theta, **settings)
+def turns_of(model, settings):
+    rope = model.config.rope_parameters
+    n_rotated = (getattr(model.config, "head_dim", None) or 12) * rope.get("partial_rotary_factor", 1)
+    theta = {} if settings["method"] == "entropy_abf" else {"theta": rope["rope_theta"]}
+    return frequencies(head_dim=int(n_rotated + 0.1), **theta, **settings)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_cache(name, rotary, text, monkeypatch):
-    model, share = rotary
+    model, neighbours = rotary
     method, settings = METHODS[name]
-    turns = turns_of(model, share, settings)
-    expected = by_definition(model, text, method, turns, monkeypatch)
+    turns = turns_of(model, settings)
+    expected = by_definition(model, text, method, turns, neighbours, monkeypatch)
     foreign = Foreign(apply(model))
     plain = log_probs(model, text)
     foreign.install(foreign.own if settings["method"] == "rope" else turns, method)
@@ -122,7 +128,7 @@ def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_ca
 
 @pytest.mark.parametrize("family", [*ROTARY, *OTHERS])
 def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monkeypatch, capfd):
-    model = tiny(family, **(OTHERS.get(family) or ROTARY.get(family, ({},))[0]))
+    model = tiny(family, **{**ROTARY, **OTHERS}[family])
     foreign = Foreign(model)
     targets = torch.where(torch.arange(45) % 3 == 1, text.roll(-1, 1), -100)
     targets[1, :20] = -100
@@ -205,16 +211,15 @@ def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("length", [24, 32, 33], ids=["across", "at_the_border", "beyond"])
 def test_longrope_across_its_border_is_recomputed(family, length, tmp_path):
     """The lab's decoder runs Llama, transformers Phi-3, whose own generation recomputes as well."""
-    factors = {"short_factor": [1.0, 1.05, 1.3, 2.0], "long_factor": [1.0, 2.0, 7.0, 16.0]}
-    rope = {"rope_type": "longrope", "rope_theta": 100.0, **factors}
-    own = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-    own |= {"max_position_embeddings": 128, "original_max_position_embeddings": 32, "pad_token_id": 0}
-    model = tiny(family, vocab_size=61, rope_parameters=rope | {"original_max_position_embeddings": 32}, **own)
+    rope = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": 32}
+    rope |= {"short_factor": [1.0, 1.0, 1.05, 1.1, 1.3, 2.0], "long_factor": [1.0, 1.3, 2.0, 4.0, 7.0, 16.0]}
+    own = {"num_key_value_heads": 2, "max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    model = tiny(family, rope_parameters=rope, **own)
     for parameter in model.parameters():
         parameter.data *= 3 if parameter.ndim > 1 else 1
     model.save_pretrained(tmp_path / "model")
     ours = open_model(tmp_path / "model").decoder
-    prompts = torch.randint(1, 61, (5, length), generator=torch.Generator().manual_seed(length))
+    prompts = torch.randint(1, 97, (5, length), generator=torch.Generator().manual_seed(length))
     texts = prompts
     with torch.no_grad():
         for _ in range(14):
@@ -226,3 +231,63 @@ def test_longrope_across_its_border_is_recomputed(family, length, tmp_path):
     for row, text in zip(answers, texts[:, length:], strict=True):
         n = [*text.tolist(), stop].index(stop)
         assert row[:n].tolist() == text[:n].tolist()
+
+
+# The same weights in the lab's decoder
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+FAMILIES = {
+    "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn": ("llama", {"rope_parameters": YARN}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+}
+DISTANCES = [method for method, settings in METHODS.values() if settings["method"] == "rope"]
+DISTANCES += [distance("string", shift=200, window=4), distance("rerope", window=9)]
+
+
+def build(family):
+    name, settings = FAMILIES[family]
+    sizes = {"num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 128, "eos_token_id": None}
+    return tiny(name, **sizes, **settings)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_generation_equal_our_decoder_with_padding_on_the_left_and_a_cache_of_fixed_size(
+    family, text, tmp_path
+):
+    model = build(family)
+    model.save_pretrained(tmp_path)
+    padded = torch.cat([torch.zeros(2, 6, dtype=torch.int64), text], dim=1)
+    seen = torch.ones_like(padded)
+    seen[0, :6] = 0
+    padded[1, :6] = 5
+    for method in DISTANCES if family == "llama" else DISTANCES[1::2]:  # of one key map and of two
+        ours = load_pretrained(tmp_path, distance=method)
+        expected = ours(text)
+        assert apply(model, distance=method) is model
+        torch.testing.assert_close(model(text).logits, expected, rtol=0, atol=TOL)
+        cache, outs, begin = transformers.StaticCache(config=model.config, max_cache_len=60), [], 0
+        for part in text.split([20, 1, 1, 23], dim=1):
+            ids = torch.arange(begin, begin + part.shape[1])[None]
+            begin += part.shape[1]
+            outs.append(model(part, past_key_values=cache, use_cache=True, position_ids=ids).logits)
+        torch.testing.assert_close(torch.cat(outs, dim=1), expected, rtol=0, atol=TOL)
+        answer = model.generate(text, max_new_tokens=12, do_sample=False)[:, 45:]
+        assert torch.equal(answer, greedy(ours, text, 12))
+        answer = model.generate(padded, attention_mask=seen, max_new_tokens=6, do_sample=False)[:, 51:]
+        assert torch.equal(answer[:1], greedy(ours, text[:1], 6))
+        assert torch.equal(answer[1:], greedy(ours, padded[1:], 6))
+
+
+def test_the_name_alone_is_refused():
+    model, other = build("llama"), build("llama")
+    apply(model, distance=DISTANCES[0])
+    other.set_attn_implementation("probe_lab")
+    with pytest.raises(ConfigError, match="^attn_implementation=probe_lab: .*; call lab"):
+        other(torch.tensor([[1, 2]]))

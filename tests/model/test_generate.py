@@ -5,7 +5,7 @@ import torch
 
 from lab.model import generate
 from lab.model.generate import LEAST_SHARE, greedy
-from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
+from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
 @torch.no_grad()
@@ -115,3 +115,18 @@ def test_memory_bounds_change_no_answer(method, monkeypatch):
         assert greedy(model, prompts, 7).tolist() == expected
         assert max(made) == rows
         assert max(sizes) <= max(at_once, rows)
+
+
+@torch.no_grad()
+def test_dynamic_ntk_places_all_cached_keys_anew_at_every_length():
+    model, text = decoder(DYNAMIC, DISTANCES["string"]), tokens(4, 1, 20)
+    one_layer = decoder(DYNAMIC, DISTANCES["string"], n_layers=1)
+    cache = one_layer.new_cache(1, 20)
+    for n in range(1, 21):  # one layer's keys know no position of their own, so that only their places matter
+        out = one_layer(text[:, n - 1 : n], cache=cache)
+        one_layer.frequencies = DYNAMIC.at_length(n)
+        torch.testing.assert_close(out[:, -1], one_layer(text[:, :n])[:, -1], rtol=0, atol=1e-11)
+        one_layer.frequencies = DYNAMIC
+    fixed = DYNAMIC.at_length(20)
+    assert torch.equal(model(text), decoder(fixed, DISTANCES["string"])(text))
+    assert not torch.equal(DYNAMIC.inv_freq, fixed.inv_freq)

@@ -72,12 +72,7 @@ PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers run
     "factor_of_none": ({"rope_type": "default", "factor": None}, {}, False, "rope_scaling.factor=None is ignored"),
     "phi_mscales": ({**hf.ROPES["longrope"], "long_mscale": 1.2}, {}, False, "rope_scaling.long_mscale=1.2 is ignored"),
     "nested": ({}, {"layer_types": ["full_attention"] * 2, "rope_parameters": {"full_attention": NESTED}}, True, ""),
-    "qwen_1m": (
-        {},
-        {"dual_chunk_attention_config": {"chunk_size": 8}},
-        False,
-        "dual_chunk_attention_config is ignored",
-    ),
+    "qwen_1m": ({}, {"dual_chunk_attention_config": {"chunk_size": 8}}, False, "chunk_attention_config is ignored"),
 }
 
 
@@ -85,10 +80,8 @@ PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers run
 def test_rope_settings_of_published_models_are_read_as_transformers_reads_them(case, tmp_path, capsys):
     scaling, others, by_transformers, line = PUBLISHED[case]
     hf.theirs(**hf.HEADS_OF_16).save_pretrained(tmp_path / "model")
-    hf.edit(
-        tmp_path / "model", drop=["rope_parameters"] * ("rope_parameters" not in others), rope_theta=100.0, **others
-    )
-    hf.edit(tmp_path / "model", rope_scaling=scaling)
+    dropped = set() if "rope_parameters" in others else {"rope_parameters"}
+    hf.edit(tmp_path / "model", dropped, rope_theta=100.0, rope_scaling=scaling, **others)
     model = open_model(tmp_path / "model").decoder
     assert isinstance(model, Foreign) == by_transformers
     for length in (9, 60):
@@ -99,31 +92,34 @@ def test_rope_settings_of_published_models_are_read_as_transformers_reads_them(c
     assert (line in err) if line else "is ignored" not in err
 
 
-@pytest.mark.parametrize(
-    ("family", "silent"),
-    [
-        ("llama", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "rope_parameters"]),
-        ("mistral", ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "head_dim"]),
-        ("qwen2", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "layer_types"]),
-        ("qwen3", ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "head_dim"]),
-    ],
-    ids=hf.CLASSES,
-)
-def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent, tmp_path):
-    heads = {"llama": 32, "mistral": 16, "qwen2": 32, "qwen3": 32}[family]
-    kv_heads = {"llama": 32, "mistral": 8, "qwen2": 32, "qwen3": 32}[family]
+SILENT = {  # by family, besides max_position_embeddings
+    "llama": ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "rope_parameters"],
+    "mistral": ["num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "head_dim"],
+    "qwen2": ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "layer_types"],
+    "qwen3": ["num_key_value_heads", "rms_norm_eps", "use_sliding_window", "sliding_window", "head_dim"],
+}
+
+
+@pytest.mark.parametrize("family", SILENT)
+def test_what_config_json_leaves_out_is_what_transformers_assumes(family, tmp_path):
+    heads, kv_heads = {"mistral": (16, 8)}.get(family, (32, 32))
     sizes = {"hidden_size": 64, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "rms_norm_eps": 1e-6}
     sizes |= {"head_dim": 128} if family == "qwen3" else {}
-    hf.theirs(family, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **sizes).save_pretrained(
-        tmp_path
-    )
-    hf.edit(tmp_path, drop=[*silent, "max_position_embeddings"])
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    hf.theirs(family, rope_parameters=rope, **sizes).save_pretrained(tmp_path)
+    hf.edit(tmp_path, drop=[*SILENT[family], "max_position_embeddings"])
     hf.assert_same_logits(load_pretrained(tmp_path), hf.opened(tmp_path))
 
 
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
     hf.edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     hf.assert_same_logits(load_pretrained(folder), hf.opened(folder))
+
+
+def save_in_parts(family, folder):
+    model = hf.theirs() if family == "llama" else tiny(family)
+    model.save_pretrained(folder, max_shard_size="8KB")
+    return model
 
 
 def add_copy(folder, file, names, index=False):
@@ -145,8 +141,7 @@ STRAYS = {  # a file to write, the tensors in it, whether it is one of the index
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
     file, names, index, line = STRAYS[stray]
-    model = hf.theirs() if family == "llama" else tiny(family)
-    model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
+    model = save_in_parts(family, tmp_path / "model")
     names = names.replace("model.embed", "gpt_neox.embed") if family == "gpt_neox" else names
     last = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))[-1]
     add_copy(tmp_path / "model", last if file == "LAST" else file, names, index)
@@ -162,8 +157,7 @@ def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_two_copies_that_the_index_does_not_list_are_refused(family, tmp_path):
-    model = hf.theirs() if family == "llama" else tiny(family)
-    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    save_in_parts(family, tmp_path)
     path = tmp_path / "model.safetensors.index.json"
     index = json.loads(path.read_text())
     name = next(name for name in index["weight_map"] if "embed_" in name)

@@ -16,7 +16,8 @@ from lab.skip import SKIP_METHODS, skip_positions
 from lab.train.loop import compute_loss
 from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
-from tests.model.test_block import block, normed
+from tests.model.by_definition import enlarge
+from tests.model.test_layers import logits
 from tests.modules import training_of
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms
@@ -27,15 +28,6 @@ LENGTHS = [5, 9, 1, 12, 3, 7, 2, 8, 4, 11, 6, 1, 10, 6, 9]
 VOCAB = FIRST + sum(LENGTHS)
 CFG = DecoderConfig(16, 2, 4, 2, 24, VOCAB, tie_embeddings=False, theta=100.0)
 SPEEDS = [100.0 ** (-2 * j / CFG.head_dim) for j in range(CFG.head_dim // 2)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pairs(WindowMask):
-    method: Literal["pairs"] = "pairs"
-    ids: str = "running"
-
-    def group(self, documents):
-        return documents // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +46,9 @@ MASKS = {
     "anchor": Arrangement(mask=Anchor(), anchor=BOS, bos=BOS),
     "anchor_of_another_token": Arrangement(mask=Anchor(), anchor=2),
 }
-GROUPED = {  # running ids show pairs of documents as they stand in the row
-    "pairs": Arrangement(mask=Pairs()),
-    "alternate": Arrangement(mask=Alternate()),
-}
-CASES = GROUPED | {
-    f"{name}{'_chunks' if n else ''}": replace(arrangement, mask=replace(arrangement.mask, chunks=n))
-    for name, arrangement in MASKS.items()
-    for n in (None, 3)
-    if n is None or name != "causal"
-}
-
-
-def skip_by(method):
-    """Make the skip of a run; for longrecipe a token whose number is a multiple of 3 ends a sentence."""
-
-    def place(tokens, generator):
-        closing = np.append(np.asarray(tokens[:-1]) % 3 == 0, True)
-        sentences = np.diff(np.flatnonzero(closing), prepend=-1) if method == "longrecipe" else None
-        return skip_positions(
-            method, len(tokens), target_len=TARGET_LEN, sentence_lengths=sentences, generator=generator
-        )
-
-    return place
+CASES = {"alternate": Arrangement(mask=Alternate()), **MASKS}  # running ids show documents as they stand in the row
+for each in ("reset", "running", "anchor", "anchor_of_another_token"):
+    CASES[f"{each}_chunks"] = replace(MASKS[each], mask=replace(MASKS[each].mask, chunks=3))
 
 
 @pytest.fixture(scope="module")
@@ -123,39 +95,35 @@ def skipped(stores, method):
     for length in pack.lengths:
         start = int(pack.tokens[at]) - FIRST
         window = cut(documents, start, length)
-        ids = skip_by(method)(window.tokens, np.random.default_rng([SEED, sample_of[start]])).tolist()
-        rows.append(Row(window.tokens, window.targets, ids, window.documents, "causal"))
+        sentences = None
+        if method == "longrecipe":  # a token whose number is a multiple of 3 ends a sentence
+            closing = np.append(np.asarray(window.tokens[:-1]) % 3 == 0, True)
+            sentences = np.diff(np.flatnonzero(closing), prepend=-1)
+        drawn = {"sentence_lengths": sentences, "generator": np.random.default_rng([SEED, sample_of[start]])}
+        ids = skip_positions(method, len(window.tokens), target_len=TARGET_LEN, **drawn)
+        rows.append(Row(window.tokens, window.targets, ids.tolist(), window.documents, "causal"))
         at += length
     return pack, rows
 
 
-def training(backend="sdpa", dtype=torch.float64):
-    """Build the training of a decoder, its every weight large enough to matter."""
-    state = training_of(CFG, backend=backend, seed=0, steps=1, batch_tokens=PACK, micro_batch_tokens=PACK)
-    state.decoder.to(dtype)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in state.decoder.parameters():
-            mean = 1.0 if parameter.ndim == 1 else 0.0
-            parameter.copy_(torch.empty(parameter.shape).normal_(mean, 0.4, generator=generator))
+def training():
+    state = training_of(CFG, seed=0, steps=1, batch_tokens=PACK, micro_batch_tokens=PACK, double=True)
+    enlarge(state.decoder, seed=1)
     return state
 
 
-def dense_loss(weights, row):
+def dense_loss(decoder, row):
     """Run the decoder of arXiv:2410.18745 A.2 over one row, in its order, by its equations, and add its losses up."""
-    x = weights["embedding.weight"][torch.tensor(row.tokens)]
-    seen = {"sees": row.sees, "rel": lambda m, n: row.ids[m] - row.ids[n]}
-    for layer in range(CFG.n_layers):
-        own = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
-        x = block(x, own, SPEEDS, **seen, head_dim=CFG.head_dim)
-    logits = normed(x, weights, "norm") @ weights["head.weight"].T
-    losses = [torch.logsumexp(z, 0) - z[y] for z, y in zip(logits, row.targets, strict=True) if y != IGNORE]
-    return torch.stack(losses).sum() if losses else logits.sum() * 0
+    rel = lambda m, n: row.ids[m] - row.ids[n]  # noqa: E731
+    attended = {"speeds": SPEEDS, "sees": row.sees, "rel": rel, "head_dim": CFG.head_dim}
+    rows = logits(decoder, torch.tensor([row.tokens]), [attended] * CFG.n_layers)
+    losses = [torch.logsumexp(z, 0) - z[y] for z, y in zip(rows, row.targets, strict=True) if y != IGNORE]
+    return torch.stack(losses).sum() if losses else rows.sum() * 0
 
 
 def assert_step_is_dense(state, pack, rows, gradients):
     got = compute_loss(state, to_batch(pack), stop=False) * PACK
-    expected = sum(dense_loss(dict(state.decoder.named_parameters()), row) for row in rows)
+    expected = sum(dense_loss(state.decoder, row) for row in rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
     assert int(state.sums.views()["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
     assert int(state.sums.views()["tokens"]) == sum(len(row.tokens) for row in rows)

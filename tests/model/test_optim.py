@@ -1,40 +1,28 @@
+"""The learning rate, and the gradient of a step: the mean over the targets with a loss, however a batch is divided."""
+
+import itertools
 import math
-from dataclasses import fields
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import distributed
 
-from lab.data.batch import Batch, Inputs
+from lab.core.types import IGNORE
+from lab.counts import visible_context
+from lab.data.batch import to_batch
+from lab.data.packing import Pack
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.train.loop import compute_loss, finish_gradient, read_statistics
+from tests.model.conftest import Watch
 from tests.modules import training_of
 
-SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
-FLOAT64_TOL = 1e-10  # gradients of order one after some thousand float64 operations
-PAPER = OptimConfig(lr=4e-4, min_lr=4e-5, warmup_steps=2000)
-CFG = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
+FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
+FLOAT32_TOL = 1e-7  # relative: weights are float32 in a batch
+CFG = DecoderConfig(8, 1, 2, 2, 12, 23, tie_embeddings=False)
 CLIP = "lab.train.loop.CLIP_NORM"
-COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta2": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        # warm-up: lr * (step + 1) / 2000
-        pytest.param(0, 2e-7, id="first_step"),
-        pytest.param(1999, 4e-4, id="end_of_the_warm_up"),
-        # cosine over 8000 steps: 4e-5 + 3.6e-4 * (1 + cos(pi * share)) / 2
-        # a quarter: cos 45 degrees = 0.70710678; 4e-5 + 3.6e-4 * 0.85355339 = 3.4727922061e-4
-        pytest.param(4000, 4e-5 + 3.6e-4 * (1 + math.sqrt(0.5)) / 2, id="quarter"),
-        # three quarters: cos 135 degrees = -0.70710678
-        pytest.param(8000, 4e-5 + 3.6e-4 * (1 - math.sqrt(0.5)) / 2, id="three_quarters"),
-        pytest.param(10_000, 4e-5, id="end"),
-    ],
-)
-def test_learning_rate_by_hand(step, expected):
-    assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
+HAS_LOSS = np.array([True, False, True, True, False, True, False, False, True])  # by visible context
 
 
 @pytest.fixture(autouse=True)
@@ -42,87 +30,116 @@ def unclipped(monkeypatch):
     monkeypatch.setattr(CLIP, 1e9)
 
 
-def training(total_steps=100, batch_tokens=16, micro_batch_tokens=8, double=True):
-    return training_of(
-        CFG,
-        optim=OptimConfig(**COEFFICIENTS),
-        steps=total_steps,
-        batch_tokens=batch_tokens,
-        micro_batch_tokens=micro_batch_tokens,
-        double=double,
-    )
+def pack_of(seed, lengths, size=24):
+    """Make a pack of segments whose every second last target, as of documents that end, is none."""
+    rng = np.random.default_rng(seed)
+    tokens, targets = rng.integers(0, CFG.vocab_size, (2, size))
+    ends = list(itertools.accumulate(lengths))
+    targets[[end - 1 for end in ends[::2]]] = IGNORE
+    targets[ends[-1] :] = IGNORE
+    return Pack(tokens, targets, list(lengths), stream=0, state=np.zeros(1, np.int64))
+
+
+PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]), pack_of(4, [3, 9])]
+
+
+def training(double=True, **settings):
+    return training_of(CFG, batch_tokens=24 * len(PACKS), micro_batch_tokens=24, double=double, **settings)
 
 
 def test_optimizer_follows_the_schedule_step_by_step():
-    state = training(total_steps=6)
+    state = training(optim=OptimConfig(lr=0.5, min_lr=0.1, warmup_steps=4, beta2=0.9), steps=8)
     optimizer, schedule = state.optimizer, state.schedule
     assert all(group["betas"] == (0.9, 0.9) for group in optimizer.param_groups)
     seen = []
-    for _ in range(7):
+    for _ in range(9):
         seen.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    # warm-up 0.5 * n / 4; then 0.1 + 0.4 * (1 + cos) / 2 over two steps at cos 1, 0, -1
-    assert seen == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.3, 0.1])
+    # warm-up 0.5 * n / 4; then 0.1 + 0.4 * (1 + cos) / 2 over four steps, at 0, 45, 90, 135 and 180 degrees
+    decay = [0.5, 0.3 + 0.2 * math.sqrt(0.5), 0.3, 0.3 - 0.2 * math.sqrt(0.5), 0.1]
+    assert seen == pytest.approx([0.125, 0.25, 0.375, 0.5, *decay], rel=1e-12)
 
 
-def batch_of(seed, lengths, targets_per_segment):
-    """Make a pack of 8 tokens of which the first few of each segment are scored."""
-    g = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, CFG.vocab_size, (1, 8), generator=g)
-    targets, start = torch.full((1, 8), -100), 0
-    for length, scored in zip(lengths, targets_per_segment, strict=True):
-        targets[0, start : start + scored] = torch.randint(0, CFG.vocab_size, (scored,), generator=g)
-        start += length
-    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    inputs = Inputs(tokens=tokens, targets=targets, cu_seqlens=ends)
-    values = dict.fromkeys(field.name for field in fields(Batch))
-    runs = {"lengths": tuple(lengths), "starts": (0,) * len(lengths), "n_targets": sum(targets_per_segment)}
-    return Batch(**values | {"inputs": inputs} | runs)
+def weighted_mean(decoder, packs):
+    """Compute sum of w * loss over sum of w, and the plain sum of losses, target by target from the logits."""
+    losses, weights = [], []
+    for pack in packs:
+        begins = [0, *itertools.accumulate(pack.lengths)]
+        for start, stop in itertools.pairwise(begins):
+            log_p = decoder(torch.from_numpy(pack.tokens[None, start:stop]))[0].log_softmax(-1)
+            for context, target in enumerate(pack.targets[start:stop]):
+                if target != IGNORE:
+                    losses.append(-log_p[context, target])
+                    weights.append(float(HAS_LOSS[context]))
+    losses, weights = torch.stack(losses), torch.tensor(weights, dtype=torch.float64)
+    return (losses * weights).sum() / weights.sum(), losses.sum()
 
 
-def run_step(state, batches):
-    for batch in batches:
-        (compute_loss(state, batch, stop=False) / len(batches)).backward()  # as the loop accumulates
-    finish_gradient(state)
-    return read_statistics(state)
-
-
-def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded(monkeypatch):
-    free, cut, batches = training(), training(), [batch_of(1, [8], [7])]
-    own = run_step(free, batches)
-    monkeypatch.setattr(CLIP, 0.01)
-    stats = run_step(cut, batches)
-    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in cut.decoder.parameters()))
-    assert norm == pytest.approx(0.01, rel=1e-3)  # torch divides by the norm plus 1e-6
-    assert stats.grad_norm == pytest.approx(own.grad_norm, rel=FLOAT64_TOL)
-    assert own.grad_norm > 0.01
-
-
-class Kernels(TorchDispatchMode):
-    """Count the kernels that a GPU starts to multiply lists of gradients, lists of one chunk in one kernel.
-
-    Source: torch/aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu and ForeachUtils.h, can_use_fast_route.
-    """
-
-    n = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        if function is torch.ops.aten._foreach_mul_.Tensor:
-            tensors, factor = arguments
-            fast = {(x.dtype, x.device) for x in tensors} == {(factor.dtype, factor.device)}
-            self.n += 1 if fast else len(tensors)
-        return function(*arguments, **(options or {}))
-
-
-def test_all_gradients_are_scaled_in_one_kernel_as_in_float32():
-    state, batches = training(double=False), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
-    for batch in batches:
-        compute_loss(state, batch, stop=False).backward()
-    before = [p.grad.numpy().copy() for p in state.decoder.parameters()]
-    with Kernels() as kernels:
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, monkeypatch):
+    """Packs divided among ranks, accumulated as the loop does, averaged as DDP does, sums added by one collective."""
+    ranks = [training() for _ in range(world)]
+    loss, plain = weighted_mean(ranks[0].decoder, PACKS)
+    expected = torch.autograd.grad(loss, list(ranks[0].decoder.parameters()))
+    own = 4 // world
+    for rank, state in enumerate(ranks):
+        for pack in PACKS[rank * own : (rank + 1) * own]:
+            kept = np.zeros(24, dtype=bool)
+            context = visible_context(pack.lengths)
+            kept[: len(context)] = HAS_LOSS[context]
+            weighed = replace(pack, weights=kept & (pack.targets != IGNORE))
+            (compute_loss(state, to_batch(weighed), stop=False) / own).backward()
+    total, calls = sum(state.sums.vector for state in ranks), []
+    for parameters in zip(*(state.decoder.parameters() for state in ranks), strict=True):
+        mean = sum(parameter.grad for parameter in parameters) / world
+        for parameter in parameters:
+            parameter.grad = mean.clone()
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
+    for state in ranks:
         finish_gradient(state)
-    assert kernels.n == 2, "the scale and the clipping, whatever the number of parameters"
-    factor = np.float32(16 / 12)  # tokens of the batch over those that are scored, which is no power of two
-    for parameter, gradient in zip(state.decoder.parameters(), before, strict=True):
+        stats = read_statistics(state)
+        for parameter, gradient in zip(state.decoder.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
+        assert stats.sums["loss"] == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in expected))
+        assert stats.grad_norm == pytest.approx(norm, rel=FLOAT32_TOL)
+        assert stats.sums["targets"] == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
+    assert len(calls) == world, "one a rank"
+
+
+def add_gradients(state):
+    for pack in PACKS[:2]:
+        compute_loss(state, to_batch(pack), stop=False).backward()
+
+
+def test_all_gradients_are_scaled_in_one_kernel_as_in_float32_and_then_cut_to_the_norm(monkeypatch):
+    state = training(double=False)
+    parameters = list(state.decoder.parameters())
+    add_gradients(state)
+    before = [p.grad.numpy().copy() for p in parameters]
+    kernels = []
+
+    # torch/aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu and ForeachUtils.h, can_use_fast_route: a GPU
+    # multiplies a list in one kernel if all has one dtype
+    def note(operator, arguments, out):
+        if operator is torch.ops.aten._foreach_mul_.Tensor:
+            tensors, factor = arguments
+            is_fast = {(x.dtype, x.device) for x in tensors} == {(factor.dtype, factor.device)}
+            kernels.append(1 if is_fast else len(tensors))
+
+    with Watch(note):
+        finish_gradient(state)
+    assert sum(kernels) == 2, "the scale and the clipping, whatever the number of parameters"
+    factor = np.float32(96 / 19)  # tokens of the batch over those that are scored, which is no power of two
+    for parameter, gradient in zip(parameters, before, strict=True):
         np.testing.assert_array_equal(parameter.grad.numpy(), gradient * factor)
+    own = read_statistics(state).grad_norm
+    state.optimizer.zero_grad()
+    monkeypatch.setattr(CLIP, 0.01)
+    add_gradients(state)
+    finish_gradient(state)
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in parameters))
+    assert norm == pytest.approx(0.01, rel=1e-3)  # torch divides by the norm plus 1e-6
+    assert read_statistics(state).grad_norm == own > 0.01
