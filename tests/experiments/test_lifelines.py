@@ -19,9 +19,8 @@ def test_the_censored_regression_is_that_of_lifelines(seed):
     """A log-normal accelerated failure time with bounds on either side is the same model, in other words."""
     lifelines = pytest.importorskip("lifelines")
     generator = np.random.default_rng(seed)
-    columns = pd.DataFrame(
-        {"f": generator.lognormal(10, 2, 300), "window": generator.choice([128.0, 192.0, 256.0], 300)}
-    )
+    f, window = generator.lognormal(10, 2, 300), generator.choice([128.0, 192.0, 256.0], 300)
+    columns = pd.DataFrame({"f": f, "window": window})
     reach = np.exp(1.0 + 0.3 * np.log(columns["f"]) + 0.2 * np.log(columns["window"]) + generator.normal(0, 0.3, 300))
     first, last = np.quantile(reach, [0.2, 0.7])
     low = np.where(reach < first, 0.0, np.where(reach > last, last, reach))

@@ -1,6 +1,5 @@
 """The experiments on windows and on equal demand: their texts, their plans, and results from records made by hand."""
 
-import collections
 import hashlib
 import itertools
 import json
@@ -18,8 +17,10 @@ from experiments.window.plans import STAGES, evaluation_options, plan_base, plan
 from experiments.window.records import pack, read_records
 from experiments.window.results import describe
 from lab.core.errors import ConfigError
+from lab.core.types import IGNORE
 from lab.core.yaml import format_yaml
-from tests.eval.commands import size_of
+from lab.evidence.methods import Repeat
+from tests.eval.commands import rows_in, size_of
 from tests.forked import ROOT
 
 
@@ -28,48 +29,35 @@ def corpora(tmp_path_factory):
     """The documents of a seed in tokens by corpus, of a tenth of the tokens."""
     folder = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            texts, "CORPORA", {name: (long / 10, short / 10) for name, (long, short) in texts.CORPORA.items()}
-        )
+        tenth = {name: (long / 10, short / 10) for name, (long, short) in texts.CORPORA.items()}
+        patch.setattr(texts, "CORPORA", tenth)
         texts.write_texts(folder, 3)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    lines = {name: (folder / f"{name}.jsonl").read_text().splitlines() for name in texts.CORPORA}
-    documents = {name: [json.loads(line)["text"] for line in each] for name, each in lines.items()}
+    documents = {name: [row["text"] for row in rows_in(folder / f"{name}.jsonl")] for name in texts.CORPORA}
     shared = itertools.combinations(documents.values(), 2)
     assert not any({*one} & {*other} for one, other in shared), "no two corpora share a document"
     assert len((folder / "haystack.txt").read_text()) > 10_000
     return {name: [[*tokenizer.encode(text).ids, 1] for text in each] for name, each in documents.items()}
 
 
-def count(documents, masked=1.0, beyond=400):
-    """Count f and demand in a million tokens; evidence is the nearest copy of a block of three around a target."""
-    f, g = collections.Counter(), collections.Counter()
-    for document in documents:
-        for distance in range(len(document) - 1):
-            f[distance] += len(document) - 1 - distance
-        blocks = collections.defaultdict(list)
-        nearest = dict.fromkeys(range(len(document)), math.inf)
-        for start in range(len(document) - 2):
-            block = tuple(document[start : start + 3])
-            for place in range(start, start + 3):
-                if blocks[block]:
-                    nearest[place] = min(nearest[place], start - blocks[block][-1])
-            blocks[block].append(start)
-        g.update(distance for place, distance in nearest.items() if place and distance < math.inf)
-    size = sum(map(len, documents)) / 1e6
-    weigh = {distance: masked if distance > beyond else 1 for distance in g}
-    return {d: n / size for d, n in f.items()}, {d: n * weigh[d] / size for d, n in g.items()}
+def measure(documents, masked=1.0):
+    """f at 120 and g(d), as shares of the tokens; of the targets beyond MATCHED a share is not masked."""
+    tokens, lengths = np.concatenate(documents), [*map(len, documents)]
+    targets = np.roll(tokens, -1)
+    targets[np.cumsum(lengths) - 1] = IGNORE
+    distances = Repeat().distances(tokens, targets, lengths)
+    g = np.bincount(distances, np.where(distances > texts.MATCHED, masked, 1.0))
+    return sum(max(length - 1 - 120, 0) for length in lengths) / len(tokens), g / len(tokens)
 
 
 def test_texts_of_s2_differ_tenfold_in_f_and_not_in_demand(corpora):
     assert {100 <= len(document) <= 186 for document in corpora["A"]} == {True}
     assert {40 <= len(document) <= 62 or 100 <= len(document) <= 186 for document in corpora["B"]} == {True}
-    f, g = count(corpora["A"], 0.1, texts.MATCHED)
-    other_f, other_g = count(corpora["B"])
-    assert f[120] / other_f[120] == pytest.approx(10, rel=0.2)  # a tenth of a seed's tokens
+    f, g = measure(corpora["A"], 0.1)
+    other_f, other_g = measure(corpora["B"])
+    assert f / other_f == pytest.approx(10, rel=0.2)  # a tenth of a seed's tokens
     for low, high, tolerance in ((2, 16, 0.1), (17, 32, 0.15), (33, 64, 0.25), (65, 186, 0.2)):
-        one, other = (sum(n for d, n in each.items() if low <= d <= high) for each in (g, other_g))
-        assert one == pytest.approx(other, rel=tolerance)
+        assert g[low : high + 1].sum() == pytest.approx(other_g[low : high + 1].sum(), rel=tolerance)
 
 
 def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatch):
@@ -88,6 +76,7 @@ def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatc
     assert options[:2] == ["--distances=24,48,72,96,112,144,176", "--prompts=128"]
     assert "--distance=string:shift=96,window=32" in options
     assert "--seed=2" in options
+    assert [name for name in STAGES if command.is_first(name)] == ["S2", "W_1M", "W_larger"]
 
 
 def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
@@ -102,7 +91,7 @@ def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
     assert f"model\t\t: {signed['processor']['model']}" in lines
 
 
-def record(place, name, window, scores, prompts=None):
+def record(place, name, window, scores):
     """Write a run's records: `scores` by distance under every method, or plain only, of 50 tests each."""
     run = place / name
     (run / "eval").mkdir(parents=True)
@@ -112,20 +101,11 @@ def record(place, name, window, scores, prompts=None):
     np.savez(run / "counts.npz", lengths=zeros, f=np.full(window, 7), tokens=1, g=np.full(window, 2))
     rows = []
     for method, by_distance in scores.items():
-        about = {"method": method, "n": 50}
+        about = {"metric": "found_by_distance", "method": method, "n": 50}
         for distance, score in by_distance.items():
-            cell = {"distance": distance, "found": round(50 * score), "score": score}
-            rows.append({**about, "metric": "found_by_distance", **cell})
-        for (prompt, distance), score in (prompts or {}).items():
-            cell = {"prompt": prompt, "distance": distance, "found": round(50 * score), "score": score}
-            rows.append({**about, "metric": "found_by_prompt", **cell})
+            rows.append({**about, "distance": distance, "found": round(50 * score), "score": score})
     (run / "eval" / "distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run
-
-
-def names_of_methods(window):
-    """Name the five methods under which a branch of W is tested, in their order."""
-    return ["rope+plain", *(f"rope+method {number} of {window}" for number in range(4))]
 
 
 def lines_of(records, capsys, out=None):
@@ -135,21 +115,18 @@ def lines_of(records, capsys, out=None):
 
 def test_equal_demand_is_equal_within_the_margin_or_open(tmp_path, capsys):
     """Differences of a mean of 0 are equal within .1; those of .14 refute, and those of .07 do neither."""
-    shifts = (0.02, -0.02, 0.04, -0.04, 0.0)
-    for name, more in (("near", 0.0), ("above", 0.14), ("open", 0.07)):
-        runs = []
+    shifts, verdicts = (0.02, -0.02, 0.04, -0.04, 0.0), []
+    for more in (0.0, 0.14, 0.07):
+        runs, place = [], tmp_path / f"{more}"
         for seed, shift in enumerate(shifts):
             for branch, score in (("A", 0.8 + shift + more), ("B", 0.8)):
                 scores = {"rope+plain": {72: score, 120: score, 168: 0.5}}
-                runs.append(record(tmp_path / name, f"S2-{seed}-{branch}", 192, scores))
-        pack(runs, tmp_path / name / "S2.jsonl.xz")
-    verdicts = {}
-    for name in ("near", "above", "open"):
-        lines = lines_of(read_records(tmp_path / name), capsys, tmp_path)
-        (verdicts[name],) = [line for line in lines if line.startswith("S2a")]
-    assert [line.rsplit(" ", 1)[1] for line in verdicts.values()] == ["equal", "refuted", "open"]
+                runs.append(record(place, f"S2-{seed}-{branch}", 192, scores))
+        pack(runs, place / "S2.jsonl.xz")
+        verdicts += [line for line in lines_of(read_records(place), capsys, tmp_path) if line.startswith("S2a")]
+    assert [line.rsplit(" ", 1)[1] for line in verdicts] == ["equal", "refuted", "open"]
     half = stats.t.ppf(0.975, 4) * np.std(shifts, ddof=1) / math.sqrt(5)
-    assert f" 5 0.000 {-half:.3f} {half:.3f} " in verdicts["near"]
+    assert f" 5 0.000 {-half:.3f} {half:.3f} " in verdicts[0]
     assert min(size_of(tmp_path / "findings.png")) > 300
 
 
@@ -157,20 +134,19 @@ def test_far_accuracy_falls_as_the_window_doubles(tmp_path, capsys):
     """Means of .9, .5 and .1: shown at 192 to 384; of three seeds there is no verdict."""
     for n in (5, 3):
         runs = []
-        for seed in range(n):
-            for window, score in ((192, 0.9), (384, 0.5), (768, 0.1)):
-                shift = 0.02 * (seed - 2) * (window == 192)
-                near, far = window // 4, window // 2
-                scores = {
-                    method: {near: 1.0, far: score + shift, far + 9: score} for method in names_of_methods(window)
-                }
-                runs.append(record(tmp_path / str(n), f"W_1M-{seed}-{window}", window, scores))
-        pack(runs, tmp_path / str(n) / "W_1M.jsonl.xz")
+        for seed, (window, score) in itertools.product(range(n), ((192, 0.9), (384, 0.5), (768, 0.1))):
+            shift = 0.02 * (seed - 2) * (window == 192)
+            scores = {window // 4: 1.0, window // 2: score + shift, window // 2 + 9: score}
+            methods = ["rope+plain", *(f"rope+method {number} of {window}" for number in range(4))]
+            runs.append(record(tmp_path / f"{n}", f"W_1M-{seed}-{window}", window, dict.fromkeys(methods, scores)))
+        pack(runs, tmp_path / f"{n}/W_1M.jsonl.xz")
     (first, _) = (line for line in lines_of(read_records(tmp_path / "5"), capsys, tmp_path) if line.startswith("W1"))
     assert first.startswith("W1: far accuracy, 192 less 384 5 0.400 ")
     assert first.endswith(" shown")
     lines = lines_of(read_records(tmp_path / "3"), capsys)
     assert [line for line in lines if line.startswith("W") and ":" in line and not line.endswith("described")] == []
+    with pytest.raises(ConfigError, match="has no records"):
+        read_records(tmp_path)
 
 
 def test_the_tables_of_the_page_are_those_of_the_records(capsys):
@@ -179,16 +155,6 @@ def test_the_tables_of_the_page_are_those_of_the_records(capsys):
     below = (ROOT / "docs/findings.md").read_text("utf-8").split("\n## Results\n")[1]
     assert below.split("```")[1] == f"\n{printed}", "run python -m experiments.window --results -o docs"
     assert max(map(len, printed.splitlines())) <= 120
-
-
-def test_without_records_there_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="has no records"):
-        read_records(tmp_path)
-
-
-def test_every_stage_has_a_base_that_its_first_one_records():
-    firsts = [name for name in STAGES if command.is_first(name)]
-    assert firsts == ["S2", "W_1M", "W_larger"]
 
 
 def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_used(tmp_path, monkeypatch):

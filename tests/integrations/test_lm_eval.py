@@ -16,16 +16,8 @@ from tests.forked import ROOT
 transformers = pytest.importorskip("transformers")
 lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("accelerate")
-pytestmark = pytest.mark.usefixtures("quiet")
 TESTS, WINDOW, TOL = 4, 96, 2e-5  # nats, of float32 logits
 CONTINUATION = "\n\nThe number is"
-
-
-@pytest.fixture(scope="module")
-def quiet():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)  # lists all packages for half a second
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +30,6 @@ def folder(bpe, tmp_path_factory):
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).save_pretrained(path)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<bos>", eos_token="<eos>")
     fast.save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def haystack(tmp_path_factory):
-    """Sentences without digits, some of which end before a break, which other tokenizers join to the stop."""
-    path = tmp_path_factory.mktemp("text") / "essays.txt"
-    path.write_text(" ".join(f"the {'sea' if n % 3 else 'boat'} is {'blue' if n % 5 else 'far'}." for n in range(400)))
     return path
 
 
@@ -104,24 +88,22 @@ class Copier(transformers.LlamaForCausalLM):
         return transformers.modeling_outputs.CausalLMOutput(logits=logits)
 
 
-@pytest.fixture(scope="module")
-def copier(folder, bpe):
-    model = Copier.from_pretrained(folder).eval()
-    model.is_digit = [bpe.id_to_token(k).isdigit() for k in range(bpe.get_vocab_size())]
-    return model
-
-
 @pytest.mark.parametrize("task", ["lab_reach", "lab_reach_continuation"])
-def test_a_model_that_copies_reaches_as_far_as_by_the_lab(folder, copier, bpe, haystack, task, monkeypatch):
+def test_a_model_that_copies_reaches_as_far_as_by_the_lab(folder, bpe, tmp_path, task, monkeypatch):
     from lm_eval.models.huggingface import HFLM
 
+    copier = Copier.from_pretrained(folder).eval()
+    copier.is_digit = [bpe.id_to_token(k).isdigit() for k in range(bpe.get_vocab_size())]
+    # Some sentences end before a break, which other tokenizers join to the stop.
+    haystack = " ".join(f"the {'sea' if n % 3 else 'boat'} is {'blue' if n % 5 else 'far'}." for n in range(400))
+    (tmp_path / "essays.txt").write_text(haystack)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = HFLM(pretrained=copier, tokenizer=tokenizer, add_bos_token=True, batch_size=3, max_length=WINDOW)
     distances = [45, 60, 61, 70]
-    results, samples = evaluate(model, folder, task, haystack=str(haystack), distances=distances, seed=3)
+    results, samples = evaluate(model, folder, task, haystack=str(tmp_path / "essays.txt"), distances=distances, seed=3)
     if task == "lab_reach_continuation":
         monkeypatch.setattr(retrieval.build_tests, "__kwdefaults__", {"question": CONTINUATION})
-    watch = lab.watch(copier, bpe, window=WINDOW, haystack=haystack.read_text())
+    watch = lab.watch(copier, bpe, window=WINDOW, haystack=haystack)
     table = watch.probe(TESTS, distances=distances, seed=3)
     for score in ("score", "low", "high"):
         assert column(results, score, distances) == table[score].tolist()
@@ -133,23 +115,20 @@ def test_a_model_that_copies_reaches_as_far_as_by_the_lab(folder, copier, bpe, h
     assert all(end in sample["arguments"][0][0] for sample in samples)
 
 
-def test_a_limit_takes_tests_of_all_distances(folder, copier):
+def test_a_limit_takes_tests_of_all_distances(folder):
     results, samples = evaluate("hf", folder, limit=4, distances=[45, 60])
     assert [(s["doc"]["distance"], s["doc"]["test"]) for s in samples] == [(45, 0), (60, 0), (45, 1), (60, 1)]
     assert column(results, "high", [45]) == [pytest.approx(1 - 0.025**0.5)]  # none of two: (1 - p)^2 = 0.025
 
 
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
+def test_what_is_missing_is_named(folder):
+    for metadata, message in (
         ({"window": None}, r"window=None: must be .*--metadata='{\"window\": 2048}'"),
         ({"pretrained": None}, "tokenizer: is missing; pass it by --model_args tokenizer=FOLDER"),
         ({"window": 20}, "window of 20 tokens has no room"),
-    ],
-)
-def test_what_is_missing_is_named(folder, metadata, message):
-    with pytest.raises(ConfigError, match=message):
-        evaluate("hf", folder, **metadata)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate("hf", folder, **metadata)
 
 
 def test_examples_are_rejected(folder):

@@ -1,17 +1,24 @@
-"""What lab.watch counts, against the attention weights that transformers computes and against brute force."""
+"""What lab.watch counts, against the attention weights that transformers computes and brute force, and over ranks."""
 
+import logging
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from tokenizers import Tokenizer
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import lab
 from lab.core.errors import DataError
+from lab.data.preparation import shard_folder
+from lab.model.decoder import Decoder, DecoderConfig
+from tests import opened
 from tests.evidence import brute
+from tests.ranks import meet
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,21 +38,15 @@ def tokens(seed=0, rows=2):
     return torch.randint(0, VOCABULARY, (rows, T), generator=torch.Generator().manual_seed(seed))
 
 
-def block_mask(*lengths):
-    document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    return (torch.tril(torch.ones(T, T)).bool() & (document[:, None] == document))[None, None]
-
-
-def added(mask):
-    return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
-
-
 LEFT, RIGHT = torch.ones(2, T, dtype=torch.int64), torch.ones(2, T, dtype=torch.int64)
 LEFT[0, :5] = 0
 RIGHT[1, 7:] = 0
 LEFT_IDS = (LEFT.cumsum(1) - 1).masked_fill(LEFT == 0, 1)
 RESTARTS = torch.tensor([[*range(3), *range(7), *range(2)]])
 GAPS = torch.tensor([[*range(4), *range(8, 16)]])
+DOCUMENT = torch.repeat_interleave(torch.arange(3), torch.tensor([5, 4, 3]))
+BLOCKS = torch.tril(torch.ones(T, T)).bool() & (DOCUMENT[:, None] == DOCUMENT)
+ADDED = torch.zeros(1, 1, T, T).masked_fill(~BLOCKS, torch.finfo(torch.float32).min)
 LAYOUTS = {  # arguments, which rows, and the tokens that are padding
     "plain": ({}, 2),
     "left padding": ({"attention_mask": LEFT}, 2),
@@ -53,8 +54,7 @@ LAYOUTS = {  # arguments, which rows, and the tokens that are padding
     "left padding with ids": ({"attention_mask": LEFT, "position_ids": LEFT_IDS}, 2),
     "restarts": ({"position_ids": RESTARTS}, 1),
     "restarts of two rows": ({"position_ids": torch.cat([RESTARTS, torch.arange(T)[None]])}, 2),
-    "mask of blocks": ({"attention_mask": added(block_mask(5, 4, 3))}, 1),
-    "mask of two blocks": ({"attention_mask": added(block_mask(1, 11))}, 1),
+    "mask of blocks": ({"attention_mask": ADDED}, 1),
     "ids with gaps and a mask": ({"attention_mask": torch.ones(1, T), "position_ids": GAPS}, 1),
 }
 
@@ -199,13 +199,47 @@ def test_a_forward_that_checkpointing_repeats_counts_once(model, use_reentrant):
     assert watch.frequency()[0] == ids.numel()
 
 
-def test_compiled_and_resumed(model):
-    watch = lab.watch(torch.compile(model, backend="eager"), window=WINDOW)
-    watch.model(tokens())
-    again = lab.watch(model, window=WINDOW)
-    again.load_state_dict(watch.state_dict())
-    again.model(tokens(1))
-    assert again.frequency()[0] == 4 * T  # the second is below the first, whose hook counts the compiled call alone
-    assert watch.frequency()[0] == 2 * T
+def test_counts_of_another_window_are_refused(model):
     with pytest.raises(DataError, match="window=9"):
-        lab.watch(model, window=9).load_state_dict(watch.state_dict())
+        lab.watch(model, window=9).load_state_dict(lab.watch(model, window=WINDOW).state_dict())
+
+
+def watched(sharding, tokenizer_path):
+    """Train two forwards on this rank, probe, save, and restore; return what was counted and measured."""
+    meet()
+    rank = distributed.get_rank()
+    tokenizer = Tokenizer.from_file(tokenizer_path)
+    torch.manual_seed(0)
+    model = Decoder(DecoderConfig(vocab_size=tokenizer.get_vocab_size(), **opened.SIZES)).train()
+    model = nn.parallel.DistributedDataParallel(model) if sharding == "ddp" else fully_shard(model)
+    watch = lab.watch(model, tokenizer, window=96, input="tokens")
+    for step in range(2):
+        model(tokens(10 * rank + step)).sum().backward()
+    own, total, demand = watch.frequency(), watch.frequency(reduce=True), watch.demand(reduce=True)
+    table = watch.probe(tests=3, distances=[40, 60])
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("lab.watch").addHandler(handler)
+    watch.tokenizer = None if rank else tokenizer  # the other rank must not wait for this one
+    is_empty = watch.probe(tests=3).empty
+    again = lab.watch(model, window=96, input="tokens")
+    again.load_state_dict(watch.state_dict())
+    restored = again.frequency(reduce=True)
+    counts = [array.tolist() for array in (own, total, demand, restored)]
+    return *counts, table.to_dict("list"), (is_empty, len(records))
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_ranks_are_added_up_and_probe_together(prepared, ranks, sharding):
+    first, second = ranks(2).run(watched, sharding, str(shard_folder(prepared) / "tokenizer.json"))
+    own, total, demand, restored, table, failed = first
+    assert [a + b for a, b in zip(own, second[0], strict=True)] == total == second[1] == restored
+    assert total[:12] == [8 * (12 - i) for i in range(12)]
+    ids = torch.cat([tokens(10 * rank + step) for rank in (0, 1) for step in (0, 1)])
+    targets = nn.functional.pad(ids[:, 1:], (0, 1), value=brute.IGNORE)
+    expected = g_by_definition(ids.flatten().tolist(), targets.flatten().tolist(), [T] * len(ids))
+    assert demand == second[2] == [*expected, *[0] * (96 - WINDOW)]
+    assert table == second[4]
+    assert (table["n"], table["f"]) == ([3, 3], [total[40], total[60]])
+    assert failed == second[5] == (True, 1)

@@ -14,10 +14,6 @@ def subject_of(folder):
     return build_subject(open_model(folder), folder, torch.device("cpu"))
 
 
-def documents(name):
-    return read_lines(TASKS / f"{name}.jsonl")
-
-
 def rows_in(folder, task, filtered=None):
     rows = [row for row in read_lines(folder / "harness.jsonl") if row["task"] == task]
     return {row["metric"]: row for row in rows if filtered in (None, row["filter"])}

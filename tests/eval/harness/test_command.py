@@ -12,7 +12,7 @@ from eval.harness import model as harness
 from eval.harness.__main__ import interval, main
 from eval.harness.model import StoredRequests
 from tests.eval.commands import runner
-from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
+from tests.eval.harness.parts import TASKS, read_lines, rows_in, subject_of
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
@@ -26,11 +26,9 @@ def run(capsys):
 
 @pytest.fixture(scope="module")
 def done(run_folder, tmp_path_factory, harness_files):
-    """Three tasks, run once."""
     folder = tmp_path_factory.mktemp("harness")
-    words = [str(run_folder), "--tasks", "lab_choice,lab_answer,lab_text", *OWN, "-o", str(folder)]
-    assert main(words) == 0
-    return folder, words
+    assert main([str(run_folder), "--tasks=lab_choice,lab_answer,lab_text", *OWN, "-o", str(folder)]) == 0
+    return folder
 
 
 @pytest.fixture
@@ -40,15 +38,6 @@ def passes(monkeypatch):
     monkeypatch.setattr(harness, "check_ids", lambda ids, size: rows.append(ids) or model(ids, size))
     monkeypatch.setattr(Subject, "generate", lambda s, ids, *a: (rows.extend(ids.tolist()), generate(s, ids, *a))[1])
     return rows
-
-
-def test_finished_names_are_not_run_again(done, run, passes):
-    folder, words = done
-    before = (folder / "harness.jsonl").read_text()
-    status, out, _ = run(*words)
-    assert (status, passes) == (0, [])
-    assert (folder / "harness.jsonl").read_text() == before
-    assert "lab_text" in out
 
 
 @pytest.mark.parametrize("task", ["lab_choice", "lab_answer"])
@@ -70,9 +59,10 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
     assert not (tmp_path / "harness.jsonl").exists()
     passes.clear()
     assert run(*words)[0] == 0
-    n_requests = sum(len(document.get("choices", [0])) for document in documents(task.removeprefix("lab_")))
+    file = TASKS / f"{task.removeprefix('lab_')}.jsonl"
+    n_requests = sum(len(document.get("choices", [0])) for document in read_lines(file))
     assert 0 < len(passes) <= n_requests - 3
-    for metric, row in rows_in(done[0], task).items():  # batches of another size round the scores differently
+    for metric, row in rows_in(done, task).items():  # batches of another size round the scores differently
         for key in ("score", "n"):
             assert rows_in(tmp_path, task)[metric][key] == pytest.approx(row[key], rel=1e-5)
 
@@ -121,21 +111,19 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
         assert run(folder, *words)[0] == 0
         assert {ids.count(bos) for ids in passes} == {1}
         found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
-        assert found == {f"{before}{document['text']}{after}" for document in documents("answer")[:2]}
+        assert found == {f"{before}{document['text']}{after}" for document in read_lines(TASKS / "answer.jsonl")[:2]}
         assert rows_in(tmp_path / before, "lab_answer")["exact_match"]["chat"] == chat
 
 
-CODE_SWITCH = "HF_ALLOW_CODE_EVAL"
-
-
 def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(CODE_SWITCH, "0")  # to be as it was afterwards
+    switch = "HF_ALLOW_CODE_EVAL"
+    monkeypatch.setenv(switch, "0")  # to be as it was afterwards
     words = [str(run_folder), "--tasks=lab_program", *OWN, "--limit=1", "-o", str(tmp_path)]
     assert main(words) == 2
     assert "--tasks=lab_program: Attempted to run task: lab_program which is marked as" in capsys.readouterr().err
-    assert os.environ[CODE_SWITCH] == "0"
+    assert os.environ[switch] == "0"
     assert main([*words, "--confirm_run_unsafe_code"]) == 0
-    assert os.environ[CODE_SWITCH] == "1"
+    assert os.environ[switch] == "1"
 
 
 def test_shares_have_exact_limits():

@@ -2,28 +2,21 @@
 
     python -m tests.eval.papers.minis [TABLE ...]
 
-Without names it runs those whose record is missing or of other settings. Evaluations run in this process, which saves
-each of them its start.
+Without names it runs those whose record is missing or of other settings.
 """
 
 import hashlib
-import importlib
 import json
 import sys
 from pathlib import Path
 
-from eval.papers import __main__ as running
-from eval.papers.__main__ import result_folder
+from eval.papers.__main__ import result_folder, run_table
+from eval.papers.cells import compare
 from eval.papers.table import PLACEHOLDER, names, read_table
+from tests.forked import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 RECORD = Path(__file__).with_name("minis.json")
 TASKS = "tests/eval/harness_tasks"
-
-
-def main_of(module):
-    whole = (ROOT / module.replace(".", "/") / "__main__.py").exists()
-    return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
 def settings(name):
@@ -33,18 +26,11 @@ def settings(name):
     for text in texts:  # which grows by the values that it names
         texts += [str(table.values[found]) for found in PLACEHOLDER.findall(text) if found in table.values]
     texts += [str(need.train) for need in table.requirements.values()]
-    files = [*table.sweep, *sorted(path.relative_to(ROOT) for path in (ROOT / TASKS).glob("mini*"))]
-    if not any(TASKS in text for text in texts):
-        files = [*table.sweep]
-    texts += [(ROOT / file).read_text() for file in files]
+    files = [ROOT / file for file in table.sweep]
+    if any(TASKS in text for text in texts):
+        files += sorted((ROOT / TASKS).glob("mini*"))
+    texts += [file.read_text() for file in files]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
-
-
-def here(words, log=None, child=running.run_command):
-    if not words[0].startswith("eval."):
-        return child(words)
-    status = main_of(words[0])(list(words[1:]))
-    return f"{words}: ended with status {status}" if status else None
 
 
 def main(chosen):
@@ -52,12 +38,11 @@ def main(chosen):
     stale = [name for name in names() if record.get(name, {}).get("settings") != settings(name)]
     for name in chosen or stale:
         table = read_table(name, mini=True)
-        rows, failures = running.run_table(table, result_folder(name, mini=True))
+        rows, failures = run_table(table, result_folder(name, mini=True))
         if failures:
             return "\n".join(failures)
-        cells = running.compare(table, rows, mini=True)
         shown = {}
-        for cell in cells:
+        for cell in compare(table, rows, mini=True):
             if cell["ours"] is not None:
                 shown.setdefault(cell["row"], {})[cell["column"]] = round(cell["ours"], 4)
         record[name] = {"settings": settings(name), "cells": shown}
@@ -68,5 +53,4 @@ def main(chosen):
 
 
 if __name__ == "__main__":
-    running.run_command = here
     sys.exit(main(sys.argv[1:]))

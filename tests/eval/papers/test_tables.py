@@ -16,14 +16,14 @@ from lab.core.arguments import parse_overrides
 from lab.core.schema import validated
 from lab.positions.methods import PositionConfig
 from tests.eval.commands import runner
-from tests.eval.papers.minis import RECORD, main_of, settings
+from tests.eval.papers.minis import RECORD, settings
+from tests.eval.test_measures import main_of
 from tests.forked import ROOT
 
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.frequency", "eval.positions")
 command = runner(main)
 ABSENT = ("no such folder", "no such file", "is not a run folder", "matches no folder")
-SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
 
 
 def test_every_table_and_figure_has_a_file_or_a_reason():
@@ -36,10 +36,9 @@ def test_every_table_and_figure_has_a_file_or_a_reason():
     assert whole | left_out == wanted
     assert not whole & left_out
     assert [name for name in names() if f"\n| {name} |" not in page] == []
-    tables = [read_table(name) for name in names()]
-    assert all(
-        {*row} <= {*table.columns} for table in tables for row in (*table.published.values(), table.mini.columns)
-    )
+    assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
+    for table in map(read_table, names()):
+        assert all({*row} <= {*table.columns} for row in (*table.published.values(), table.mini.columns))
 
 
 @pytest.fixture
@@ -51,27 +50,23 @@ def empty_place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("mini", SIZES)
+@pytest.mark.parametrize("mini", [False, True], ids=["full", "mini"])
 @pytest.mark.parametrize("paper", COUNTED)
 def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, monkeypatch, capsys):
     monkeypatch.setattr(running, "plan", lambda *_: [])
     monkeypatch.setattr(running, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
-    for name in names():
-        if not name.startswith(f"{paper}/"):
-            continue
+    for name in [name for name in names() if name.startswith(f"{paper}/")]:
         for one in measured_rows(read_table(name, mini=mini), empty_place / "out"):
             for words in one.commands:
+                command_main = main_of(words[0].removeprefix("eval."))
                 if words[0] in NEEDS_NO_MODEL:
-                    assert main_of(words[0])(["--help"]) == 0, words
+                    assert command_main(["--help"]) == 0, words
                     continue
                 positions = [word.replace("position.", "") for word in words if word.startswith("--position.")]
-                validated(
-                    PositionConfig, nest(parse_overrides(positions))
-                )  # the model's own settings are read later than the others
-                status = main_of(words[0])(list(words[1:]))
+                validated(PositionConfig, nest(parse_overrides(positions)))  # later than the others, with the model's
+                status = command_main(list(words[1:]))
                 faults = capsys.readouterr().err.splitlines()
-                assert status == 2, words
-                assert len(faults) == 1, (words, faults)
+                assert (status, len(faults)) == (2, 1), (words, faults)
                 assert any(text in faults[0] for text in ABSENT), (words, faults)
                 assert words[1] in faults[0], (words, faults)
 
@@ -107,11 +102,6 @@ def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
     assert "probe-lab precision runs/papers_base" in out
 
 
-def test_the_page_of_data_lists_all():
-    page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
-    assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
-
-
 def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("eval.papers.table.HOME", tmp_path)
     monkeypatch.setattr("eval.papers.table.names", lambda: ["string/table1"])
@@ -128,9 +118,8 @@ def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monke
     assert status == 1
     assert re.search(r"\ngood +[\d.]+\n", out)
     assert "bad" not in out
-    assert re.match(
-        r"bad: probe-lab positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
-    )
+    line = errors.splitlines()[-1]
+    assert re.match(r"bad: probe-lab positions string .* ended with status 2: --length: must be set", line)
     assert command(words, capsys)[0] == 1  # what failed is not finished
     mini["rows"]["bad"]["skip"] = "pose"
     file.write_text(json.dumps(table))

@@ -9,10 +9,8 @@ from lab.runs.folder import RunFolder
 PLAIN = {"method": "rope+plain"}
 
 
-def write_fake(
-    path, *, window=128, seed=0, reaches=(40.0, 90.0), f=(5000, 9000), last=100, cases=(), scores=(1.0, 0.4)
-):
-    """Write a run folder with a probe for each reach, with the last one's cases."""
+def write_fake(path, *, window=128, seed=0, reaches=(40.0, 90.0), last=100, scores=(1.0, 0.4)):
+    """Write a run folder with a probe for each reach."""
     folder = RunFolder(path)
     (path / "eval").mkdir(parents=True)
     settings = {"data": {"window": window}, "run": {"seed": seed, "name": path.name}, "probe": {"threshold": 0.8}}
@@ -26,11 +24,11 @@ def write_fake(
         about = {"consumed_tokens": number * 1_000_000, **PLAIN}
         rows += [about | one(20, scores[0]), about | one(last, scores[1])]
         ends = {"reach": reach, "reach_low": reach, "reach_high": None, "dips": []}
-        ends |= {"first_distance": 20, "last_distance": last}
+        ends |= {"first_distance": 20, "last_distance": last, "f_at_reach": 5000 if reach else None}
         lengths = {"effective_length": None, "first_length": 64, "f_at_effective_length": None}
-        rows.append(about | ends | lengths | {"f_at_reach": f[number - 1] if reach else None, "held_out_loss": 2.0})
+        rows.append(about | ends | lengths | {"held_out_loss": 2.0})
     folder.write_records("probes.jsonl", rows)
-    folder.write_cases(len(reaches) * 1_000_000, cases)
+    folder.write_cases(len(reaches) * 1_000_000, ())
     return path
 
 

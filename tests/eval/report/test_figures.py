@@ -14,19 +14,15 @@ from lab.counts.saved import F, G
 from tests.eval.report.fakes import evaluate, write_fake
 
 
-def reach(method, value, low=None, high=None):
-    limits = {"reach": value, "reach_low": low, "reach_high": high, "dips": []}
-    ends = {"first_distance": 20, "last_distance": 100}
-    return {"metric": "reach", "method": f"rope+{method}", "n": 100, **limits, **ends}
-
-
 @pytest.fixture
 def seeds(tmp_path):
     """Two seeds of one arm: the methods pass, fail, or pass everything in one or both."""
     rows = [("plain", 50.0, 60.0), ("rerope(window=9)", None, 70.0), ("dca", None, None), ("self_extend", 90.0, 100.0)]
     paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    about = {"metric": "reach", "reach_low": None, "reach_high": None, "dips": [], "n": 100}
+    about |= {"first_distance": 20, "last_distance": 100}
     for seed, path in enumerate(paths):
-        evaluate(path, [reach(row[0], row[1 + seed]) for row in rows])
+        evaluate(path, [{**about, "method": f"rope+{row[0]}", "reach": row[1 + seed]} for row in rows])
     return paths
 
 
@@ -67,7 +63,7 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     """Of three probes of two seeds the first has a run below, the last one at the end: only the second has a mean."""
     pytest.importorskip("altair")
     reaches = ((None, 40.0, 90.0), (30.0, 60.0, 100.0))
-    paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=reaches[k], f=(1, 2, 3)) for k in (0, 1)]
+    paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=reaches[k]) for k in (0, 1)]
     runs = read_runs(paths)
     assert runs.arms == ["all, n = 2"]
     found = outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
@@ -90,8 +86,7 @@ def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_pa
     (rows,) = frequency(read_runs(paths)).chart.to_dict()["datasets"].values()
     assert {row["profile"] for row in rows} == {F}
     np.savez(paths[0] / "counts.npz", lengths=np.zeros(5, np.int64), f=f[0], tokens=40, g=np.array([0, 0, 7, 1]))
-    figure = frequency(read_runs(paths))
-    spec = json.loads(json.dumps(set_theme(figure.chart).to_dict(), allow_nan=False))
+    spec = json.loads(json.dumps(set_theme(frequency(read_runs(paths)).chart).to_dict(), allow_nan=False))
     (rows,) = spec["datasets"].values()
     found = {(row["profile"][0], row["distance"]): row["per distance"] for row in rows}
     expected = {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 1): None, ("g", 2): 7, ("g", 3): 1}

@@ -85,18 +85,16 @@ def test_a_report_replaces_its_own_page_and_no_other(two_arms, tmp_path, capsys)
 
 
 def test_faults_are_one_line_each(tmp_path, capsys):
-    good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
-    broken = write_fake(tmp_path / "broken")
-    for words, start in (
-        ([tmp_path / "none"], f"{tmp_path / 'none'}: no such folder"),
-        ([good, other], "a: must be the name of one folder only"),
-        ([good, "-o", good / "config.yaml" / "x.html"], f"-o {good / 'config.yaml' / 'x.html'}: cannot be written"),
-    ):
+    def check(words, start):
         status, _, err = run(words, capsys)
         assert status == 2
         check_faults(err.splitlines(), [start])
+
+    good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
+    place = good / "config.yaml" / "x.html"
+    check([tmp_path / "none"], f"{tmp_path / 'none'}: no such folder")
+    check([good, other], "a: must be the name of one folder only")
+    check([good, "-o", place], f"-o {place}: cannot be written")
     for text in ("{\n", "3\n", "{}\n", '{"consumed_tokens": null}\n', "\udcff\n"):
-        (broken / "probes.jsonl").write_text(text, errors="surrogateescape")
-        status, _, err = run([broken], capsys)
-        assert status == 2
-        check_faults(err.splitlines(), [f"{broken / 'probes.jsonl'}: "])
+        (other / "probes.jsonl").write_text(text, errors="surrogateescape")
+        check([other], f"{other / 'probes.jsonl'}: ")

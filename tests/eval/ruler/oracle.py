@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-from tests.eval.answering import Reader
-
 
 def solve(prompt):
     """List the right answers to a prompt of any task."""
@@ -47,13 +45,9 @@ def solve_cwe(prompt):
     return [word for word, _ in Counter(listed(prompt)).most_common(10)]
 
 
-def coded(prompt):
-    """List the words of a coded text."""
-    return prompt[prompt.index("coded words. ") + len("coded words. ") : prompt.index("\nQuestion:")].split(" ")
-
-
 def solve_fwe(prompt):
-    return [word for word, _ in Counter(word for word in coded(prompt) if word != "...").most_common(3)]
+    words = prompt[prompt.index("coded words. ") + len("coded words. ") : prompt.index("\nQuestion:")].split(" ")
+    return [word for word, _ in Counter(word for word in words if word != "...").most_common(3)]
 
 
 def documents(prompt):
@@ -81,8 +75,3 @@ READERS = {
     "coded text": solve_fwe,
     "given documents": solve_qa,
 }
-
-
-def oracle(tokenizer, stop_id, answer=solve):
-    """Build a model that says what `answer` reads off its prompt."""
-    return Reader(tokenizer, 10**6, lambda prompt: " " + ", ".join(answer(prompt)), stop_id)
