@@ -156,13 +156,14 @@ LINES_OF_NO_USE = {
     b'{"text": "caf\xe9"}': "not UTF-8",
     b'{"text": "\\ud800"}': "not UTF-8",
     b'{"text": "cut': "not JSON",
+    b'{"text": "deep", "meta": ' + b"[" * 100_000 + b"]" * 100_000 + b"}": "not JSON",
     b'["text"]': "not a JSON object",
     b'{"text": ["a"]}': "no text in field 'text'",
     b'{"text": " \\n\\t "}': "empty",
 }
 
 
-@pytest.mark.parametrize(("line", "reason"), LINES_OF_NO_USE.items())
+@pytest.mark.parametrize(("line", "reason"), LINES_OF_NO_USE.items(), ids=itertools.count())
 def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     before, dropped, after = read_all(Text(path=str(tmp_path)))
@@ -212,12 +213,7 @@ def test_many_files_are_divided_among_512_tasks(tmp_path):
 
 
 CUTS = {
-    "function": ["import os\n\n", "def f():\n    pass\n"],
-    "decorators_and_class": [
-        "x = 1\n",
-        "@one\n@two(3)\ndef f():\n    pass\n",
-        "class A:\n    def g(self): ...\ny = 2\n",
-    ],
+    "decorators": ["x = 1\n", "@one\n@two(3)\ndef f():\n    pass\n", "class A:\n    def g(self): ...\ny = 2\n"],
     "nested_is_not_cut": ["if x:\n    def f(): ...\n"],
     "crlf": ["x = 1\r\n", "def f():\r\n    pass\r\n"],
     "form_feed": ["x = 1\n\x0c\n", "def f(): ...\n"],

@@ -1,6 +1,5 @@
 """Opening a corpus and its first packs: what is read does not grow with the corpus or with the steps done."""
 
-import itertools
 import resource
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +11,7 @@ from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.shards import TokenStore
 from lab.data.tokenizing import TokenShardWriter
-from tests.data.stores import drawn_lengths, make_store, numbered_documents, stream_over, text_config, write_corpus
+from tests.data.stores import make_store, stream_over, text_config, write_corpus
 
 DOCUMENTS = 200_000  # of each shard
 WINDOW = 8
@@ -78,18 +77,6 @@ def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
         for mode, window in (("natural", 16), ("concatenated", 16), ("uniform", 5)):
             assert index_segments(store, mode, window).n > 0
             assert store.document_numbers(0, 5)[0] == 0
-
-
-def test_documents_of_every_range_are_numbered_from_its_first(tmp_path):
-    lengths = drawn_lengths(8, 23, 7)
-    documents = numbered_documents(lengths)
-    store = make_store(tmp_path, [documents[:1], documents[1:14], [], documents[14:]])
-    owners = [number for number, length in enumerate(lengths) for _ in range(length)]
-    assert store.n_tokens == len(owners)
-    for start, stop in itertools.combinations_with_replacement(range(len(owners) + 1), 2):
-        numbers = store.document_numbers(start, stop - start)
-        assert numbers.dtype == np.int64
-        assert numbers.tolist() == [owner - owners[start] for owner in owners[start:stop]], (start, stop)
 
 
 @pytest.mark.parametrize("limit", [100, 101, 128])

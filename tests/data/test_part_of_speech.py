@@ -11,19 +11,14 @@ TEXT = "One of the magic numbers is magic.\n\nOne is the"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A pipeline, saved: a word's label by its text, none for other words."""
-    spacy = pytest.importorskip("spacy")
-    tagger = spacy.blank("en")
-    rules = tagger.add_pipe("attribute_ruler")
+def tagger(tmp_path_factory):
+    """A pipeline, saved and opened: a word's label by its text, none for other words."""
+    pipeline = pytest.importorskip("spacy").blank("en")
+    rules = pipeline.add_pipe("attribute_ruler")
     for word, label in WORDS.items():
         rules.add([[{"ORTH": word}]], {"POS": label})
-    tagger.to_disk(tmp_path_factory.mktemp("tagger") / "by_word")
-    return tmp_path_factory.getbasetemp() / "tagger0" / "by_word"
-
-
-@pytest.fixture(scope="module")
-def tagger(folder):
+    folder = tmp_path_factory.mktemp("tagger")
+    pipeline.to_disk(folder)
     return open_tagger(str(folder))
 
 

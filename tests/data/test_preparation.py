@@ -1,26 +1,7 @@
 from lab.data.config import Bpe, DataConfig
 from lab.data.preparation import is_prepared, prepare, prepare_missing, shard_folder
-from lab.data.tokenizer import assign_split, load_tokenizer
-from tests.data.stores import folder_bytes, read_shard, refused, text_config, write_corpus
-
-EOS = 1
-
-
-def test_every_document_comes_back_in_order_with_its_source(made):
-    config, texts = made
-    folder = shard_folder(config)
-    tokenizer = load_tokenizer(folder)
-    for task, part in enumerate(texts):
-        read = {split: read_shard(folder / f"task-{task:05d}", split) for split in ("train", "held_out")}
-        for documents in read.values():
-            decoded = [tokenizer.decode(ids) for ids, _ in documents]
-            assert decoded == [text for text in part if text in decoded]
-            assert {source for _, source in documents} == {f"part{task}"}
-            for ids, _ in documents:
-                assert ids[0] == 0
-                assert ids[-1] == EOS
-                assert ids.count(EOS) == 1
-        assert len(read["train"]) + len(read["held_out"]) == len(part)
+from lab.data.tokenizer import assign_split
+from tests.data.stores import folder_bytes, refused, text_config, write_corpus
 
 
 def test_a_run_prepares_a_small_text_and_no_larger_one(tmp_path, monkeypatch, capsys):

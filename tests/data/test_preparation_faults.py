@@ -42,12 +42,6 @@ def prepare_lines(tmp_path, tokenizer, lines):
     return read_shard(prepared.folder / "task-00000", "train")[0], prepared
 
 
-def test_a_row_nested_too_deep_is_counted_as_broken(tmp_path, bpe):
-    deep = '{"text": "x", "meta": ' + "[" * 100_000 + "]" * 100_000 + "}"
-    _, prepared = prepare_lines(tmp_path, json.loads(bpe.to_str()), [deep, '{"text": "a page"}'])
-    assert prepared.skips == {"not JSON": 1}
-
-
 def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path, bpe):
     settings = json.loads(bpe.to_str())
     vocabulary = settings["model"]["vocab"]

@@ -12,7 +12,7 @@ from lab.data.corpora import TextDocument, to_document
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.data.tokenizing import TokenShardWriter, cut_conversation, cut_samples
+from lab.data.tokenizing import TokenShardWriter, cut_samples
 from lab.masks import Arrangement, Causal, Document
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
@@ -75,10 +75,6 @@ CONVERSATIONS = {
     "system_and_other_names": (
         turns(("system", "Be kind."), ("user", "Hi"), ("assistant", " Hello. \n")),
         [("SYSTEM: Be kind.\nUSER: Hi\nASSISTANT:", False), HELLO],
-    ),
-    "two_turns_each": (
-        turns(("human", "Hi"), ("gpt", "Hello."), ("human", "Bye"), ("gpt", "Bye")),
-        [("USER: Hi\nASSISTANT:", False), HELLO, ("USER: Bye\nASSISTANT:", False), BYE],
     ),
     "begins_with_responses_and_ends_with_a_prompt": (
         turns(("gpt", "Hello."), ("gpt", "Bye"), ("human", "Hi")),
@@ -202,23 +198,6 @@ def kept(items, **settings):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "most", "expected"),
-    [
-        ("a A b B c C", 6, ["a A b B c C"]),
-        ("a A b B c C", 5, ["a A b B", "c C"]),
-        ("a A b B c C", 3, ["a A", "b B", "c C"]),
-        ("a A b B c C", 1, ["a A", "b B", "c C"]),  # an exchange is never cut
-        ("A b B c", 2, ["A", "b B", "c"]),
-        ("a A b B", None, ["a A b B"]),
-    ],
-)
-def test_cuts_are_between_exchanges(text, most, expected):
-    pieces = list(cut_conversation(parts_of(text), most, len))
-    assert pieces == [parts_of(piece) for piece in expected]
-    assert sum(pieces, ()) == parts_of(text)
-
-
 def test_short_foreign_and_unanswered_ones_are_left_out_and_counted():
     short = "shorter than 3 tokens"
     items = [spoken(text) for text in ("a A", "a A b", "a A b B c C d D e", "\u0431 \u0432 A \u0433")]
@@ -231,7 +210,7 @@ def test_short_foreign_and_unanswered_ones_are_left_out_and_counted():
 
 def test_the_limit_counts_samples_and_what_follows_is_not_read():
     def items():
-        yield from [spoken("a A b B"), "empty", spoken("c C")]
+        yield from [spoken("a a A b B"), "empty", spoken("c C")]
         pytest.fail("read beyond the limit")
 
-    assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", "empty", "c C"]
+    assert kept(items(), max_tokens=2, limit=3) == ["a a A", "b B", "empty", "c C"], "an exchange is never cut"

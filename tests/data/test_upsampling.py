@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.data.config import Conversations, DataConfig, Upsample
-from lab.data.derivation import OFFSETS, count_copies, weigh
+from lab.data.derivation import weigh
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
 from tests.data.slim import LONG, SHARE, TASKS, documents, flat, slim_corpus, tokens_by_class
@@ -24,24 +24,6 @@ def test_weights_worked_by_hand():
     np.testing.assert_allclose(weigh(tokens, Upsample(share=0.75)), expected, rtol=1e-12)
     scaled = weigh(tokens, Upsample(share=0.75, tokens=2100))  # half of 4,200
     np.testing.assert_allclose(scaled, np.array(expected) / 2, rtol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_copies_are_those_of_a_running_sum_over_shards(seed):
-    generator = np.random.default_rng(seed)
-    weights, offsets = np.array([0.3, 2.4, 1.0, 7.25]), generator.integers(OFFSETS, size=4) / OFFSETS
-    before = np.zeros(4, dtype=np.int64)
-    running = offsets.tolist()  # of every class, over all shards
-    for _ in range(3):
-        n = int(generator.integers(5, 60))
-        lengths, classes = generator.integers(1, 9, n), generator.integers(0, 4, n)
-        got = count_copies(lengths, classes, before, weights, offsets)
-        for one in sorted(range(n), key=lambda k: (lengths[k], k)):
-            kind = classes[one]
-            after = running[kind] + weights[kind]
-            assert got[one] == math.floor(after + 1e-9) - math.floor(running[kind] + 1e-9)
-            running[kind] = after
-        before += np.bincount(classes, minlength=4)
 
 
 def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(config):
