@@ -32,11 +32,6 @@ def words():
     return tokenizer
 
 
-@pytest.fixture(params=["bpe", "words", "bytewise"])
-def tokenizer(request):
-    return request.getfixturevalue(request.param)
-
-
 def shortest(tokenizer):
     """Count the tokens of the fixed parts with one token of haystack for each needle."""
     needle, tail = (
@@ -46,7 +41,9 @@ def shortest(tokenizer):
     return len(tokenizer.encode(TASK).ids) + 4 * (needle + 1) + tail + BUDGET
 
 
-def test_a_case_is_exactly_as_long_as_asked(tokenizer):
+@pytest.mark.parametrize("name", ["bpe", "words", "bytewise"])
+def test_a_case_is_exactly_as_long_as_asked(request, name):
+    tokenizer = request.getfixturevalue(name)
     least = shortest(tokenizer)
     for length in (least, least + 1, least + 17, 2 * least, 1025, 2048):
         case = make_case(tokenizer, HAYSTACK, length, BUDGET, np.random.default_rng((1, length)))

@@ -49,14 +49,20 @@ HAND = [
     pytest.param([3], 9, [(0, 1, 2)], id="one_sentence"),
     pytest.param([2, 1, 3], 6, [(0, 1, 2, 3, 4, 5)], id="no_free_id"),
 ]
-POSE = [
+OUTCOMES = [  # method, tokens, target length, how often their ids should be drawn
     # n = 4: the first chunk has 1 or 2 tokens, (4 + 1) // 2 = 2; T = 5: the skip is 0 or 1, and 0 leaves no gap
-    pytest.param(4, 5, {(0, 1, 2, 3): 2, (0, 2, 3, 4): 1, (0, 1, 3, 4): 1}, id="four_in_five"),
+    pytest.param("pose", 4, 5, {(0, 1, 2, 3): 2, (0, 2, 3, 4): 1, (0, 1, 3, 4): 1}, id="four_in_five"),
     # n = 3: the first chunk has 1 or 2 tokens; T = 5: the skip is 0, 1 or 2
-    pytest.param(3, 5, {(0, 1, 2): 2, (0, 2, 3): 1, (0, 3, 4): 1, (0, 1, 3): 1, (0, 1, 4): 1}, id="three_in_five"),
-    pytest.param(1, 5, {(0,): 1}, id="one_token_has_no_second_chunk"),
+    pytest.param(
+        "pose", 3, 5, {(0, 1, 2): 2, (0, 2, 3): 1, (0, 3, 4): 1, (0, 1, 3): 1, (0, 1, 4): 1}, id="three_in_five"
+    ),
+    pytest.param("pose", 1, 5, {(0,): 1}, id="one_token_has_no_second_chunk"),
+    # every set of ids alike
+    *(
+        ("rpes", n, T, dict.fromkeys(itertools.combinations(range(T), n), 1))
+        for n, T in ((1, 3), (2, 4), (4, 4), (3, 6))
+    ),
 ]
-RPES = [(1, 3), (2, 4), (4, 4), (3, 6)]  # tokens, target length: every set of ids
 
 
 @pytest.mark.parametrize(("lengths", "target_len", "outcomes"), HAND)
@@ -64,15 +70,9 @@ def test_sentences_are_placed_by_hand_each_way_as_likely(lengths, target_len, ou
     check_shares(drawn("longrecipe", sum(lengths), target_len, lengths), dict.fromkeys(outcomes, 1))
 
 
-@pytest.mark.parametrize(("n_tokens", "target_len", "weights"), POSE)
-def test_chunks_are_placed_by_hand_as_often_as_they_should(n_tokens, target_len, weights):
-    check_shares(drawn("pose", n_tokens, target_len), weights)
-
-
-@pytest.mark.parametrize(("n_tokens", "target_len"), RPES)
-def test_every_set_of_ids_is_equally_likely(n_tokens, target_len):
-    sets = itertools.combinations(range(target_len), n_tokens)
-    check_shares(drawn("rpes", n_tokens, target_len), dict.fromkeys(sets, 1))
+@pytest.mark.parametrize(("method", "n_tokens", "target_len", "weights"), OUTCOMES)
+def test_ids_by_hand_are_drawn_as_often_as_they_should(method, n_tokens, target_len, weights):
+    check_shares(drawn(method, n_tokens, target_len), weights)
 
 
 SELECTED = [

@@ -75,11 +75,6 @@ def test_a_grid_is_the_product_by_name_the_last_name_fastest(planned):
         planned(parameters, seeds=10**9)
 
 
-def test_nested_parameters_are_settings_of_sections(planned):
-    nested = {"optim": {"parameters": {"lr": {"values": [1e-3, 2e-3]}}}, "data.window": {"value": 96}}
-    assert [run.swept for run in planned(nested)] == [{"data.window": 96, "optim.lr": lr} for lr in (1e-3, 2e-3)]
-
-
 def test_a_command_whose_settings_cannot_be_read_is_refused():
     run = ["${interpreter}", "-c", "open('ran', 'w')", "lab.fit", "a.yaml"]
     for words in (run, ["bash", "-c", "python -m lab.fit a.yaml"], ["python", "-m", "lab.prepare", "a.yaml"]):
