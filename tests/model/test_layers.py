@@ -122,12 +122,11 @@ def test_windows_and_layers_without_positions_agree_with_transformers():
 
 
 def test_part_keeps_the_frequencies_that_transformers_calls_proportional():
-    rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
     transformers = pytest.importorskip("transformers")
     for fraction, head_dim in ((0.75, 64), (0.25, 8), (0.3, 10)):
         rope = {"rope_type": "proportional", "rope_theta": 500.0, "partial_rotary_factor": fraction}
         config = transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope)
-        expected = rope_utils.ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")[0]
+        expected = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")[0]
         kinds = LayersConfig(pattern=("part",), fraction=fraction)
         own, _ = kinds.methods("part", frequencies("rope", head_dim=head_dim, theta=500.0), distance("plain"))
         torch.testing.assert_close(own.inv_freq.float(), expected)
