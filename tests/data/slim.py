@@ -1,7 +1,6 @@
 """Small corpora of SlimPajama's form with several sources, and their shards read back from the bytes."""
 
 import json
-from collections import Counter
 
 import numpy as np
 import pyarrow
@@ -55,15 +54,3 @@ def documents(config, split="train"):
     """Read (source, tokens) of all documents of a prepared config, shard by shard, from the bytes."""
     folders = sorted(path for path in shard_folder(config).glob("task-*"))
     return [[(source, tuple(ids)) for ids, source in read_shard(folder, split)] for folder in folders]
-
-
-def flat(parts):
-    return [item for part in parts for item in part]
-
-
-def tokens_by_class(items, longer_than=LONG):
-    """Sum the tokens of documents by source and by whether they are long."""
-    sums = Counter()
-    for source, ids in items:
-        sums[source, len(ids) > longer_than] += len(ids)
-    return sums

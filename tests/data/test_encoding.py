@@ -31,21 +31,15 @@ MODELS = {
 }
 
 
-def with_settings(tokenizer, place, name):
-    """Write a tokenizer.json that has settings of its own."""
-    content = json.loads(tokenizer.to_str())
-    for key, value in OWN[name].items():
-        content[key] = content["model"] | value if key == "model" else value
-    path = place / "tokenizer.json"
-    path.write_text(json.dumps(content))
-    return path
-
-
 @pytest.mark.parametrize("name", OWN)
 def test_settings_of_the_file_are_off_and_shards_made_with_them_are_refused(tmp_path, bpe, name):
     write_corpus(tmp_path / "corpus")
     texts = [sentence(number) for number in range(60)]
-    path = with_settings(bpe, tmp_path, name)
+    content = json.loads(bpe.to_str())
+    for key, value in OWN[name].items():
+        content[key] = content["model"] | value if key == "model" else value
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
     tokenizer = load_tokenizer(path)
     wanted = [encoded.ids for encoded in Tokenizer.from_str(bpe.to_str()).encode_batch(texts)]
     assert [encoded.ids for encoded in tokenizer.encode_batch(texts)] == wanted
@@ -55,13 +49,10 @@ def test_settings_of_the_file_are_off_and_shards_made_with_them_are_refused(tmp_
     stored = sorted(ids.tolist()[:-1] for ids in TokenStore.open(folder, "train").documents())
     texts = [json.loads(line)["text"] for file in (tmp_path / "corpus").iterdir() for line in file.open()]
     assert stored == sorted(bpe.encode(text).ids for text in texts)
-    copied = folder / "tokenizer.json"  # older versions kept the settings in it
-    copied.write_bytes(path.read_bytes())
+    data = path.read_bytes()
+    (folder / path.name).write_bytes(data)  # older versions kept the settings in it
     record = json.loads((folder / "prepared.json").read_text())
-    record["files"][copied.name] = {
-        "bytes": copied.stat().st_size,
-        "sha256": hashlib.sha256(copied.read_bytes()).hexdigest(),
-    }
+    record["files"][path.name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (folder / "prepared.json").write_text(json.dumps(record))
     for refuses in (check_prepared, lambda config: prepare(config, progress=False)):
         with refused(f"{folder}: an older version"):

@@ -1,7 +1,6 @@
 """The labels of the generated corpus: documents worked by hand, and stored labels in runs."""
 
 import itertools
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,41 +20,26 @@ from tests.refusals import refused
 
 LENGTHS = {"median_tokens": 70, "log_std": 0.3, "section_tokens": 60}
 SMALL = Synthetic(words=8, digits=2, quote_prob=0.4, number_prob=0.2, repeat_prob=0.5, **LENGTHS)
-# "koput telib zegat fuluf" is repeated; the last "koput" of the sentence was drawn anew. "fuluf" and "zegat" recur.
-FIRST = """One of the magic numbers is 45. telib fuluf 95 koput telib zegat fuluf. koput telib zegat fuluf koput.
-
-What are the magic numbers mentioned in the provided text? The numbers are 45.
-
-One of the magic numbers is 36. koput fuluf zegat telib sukag zegat telib bilep. telib 73 libid telib.
-
-What are the magic numbers mentioned in the provided text? The numbers are 36."""
 # "bilep 35 pemop fuluf bilep" is repeated whole and then begun again; each copies the latest.
-SECOND = """One of the magic numbers is 16. bilep 35 pemop fuluf bilep bilep 35 pemop fuluf bilep bilep 35.
+TEXT = """One of the magic numbers is 16. bilep 35 pemop fuluf bilep bilep 35 pemop fuluf bilep bilep 35.
 
 What are the magic numbers mentioned in the provided text? The numbers are 16.
 
 One of the magic numbers is 82. zegat libid fuluf 31. sukag 34 47 libid zegat libid fuluf.
 
 What are the magic numbers mentioned in the provided text? The numbers are 82."""
-COPIES = {
-    43: (FIRST, "koput telib zegat fuluf 45 36"),
-    49: (SECOND, "bilep 35 pemop fuluf bilep bilep 35 16 zegat libid fuluf 82"),
-}
 
 
-@pytest.mark.parametrize("index", COPIES)
-def test_copies_worked_by_hand(index):
-    text, words = COPIES[index]
-    assert SMALL.document(index) == text
-    found = [*SMALL.copies(index)]
-    assert [text[begin:end].strip() for begin, end, _ in found] == words.split()
-    answers = [text[begin:end] for begin, end, _ in SMALL.copies(index, answers=True)]
-    assert answers == re.findall(r"The numbers are (\d+)\.", text)
+def test_copies_worked_by_hand():
+    assert SMALL.document(49) == TEXT
+    found = [*SMALL.copies(49)]
+    words = "bilep 35 pemop fuluf bilep bilep 35 16 zegat libid fuluf 82"
+    assert [TEXT[begin:end].strip() for begin, end, _ in found] == words.split()
+    assert [TEXT[begin:end] for begin, end, _ in SMALL.copies(49, answers=True)] == ["16", "82"]
     for begin, end, earlier in found:  # a copy repeats its word, the first of a document without a space before it
-        assert text[:earlier].endswith(text[begin:end].strip())
-        assert "\n\n" not in text[earlier:begin].replace("\n\nWhat", "")
-    if index == 49:
-        assert [end - earlier for _, end, earlier in found[:7]] == [27] * 7, "bilep 35 pemop fuluf bilep and its spaces"
+        assert TEXT[:earlier].endswith(TEXT[begin:end].strip())
+        assert "\n\n" not in TEXT[earlier:begin].replace("\n\nWhat", "")
+    assert [end - earlier for _, end, earlier in found[:7]] == [27] * 7, "bilep 35 pemop fuluf bilep and its spaces"
 
 
 @pytest.mark.parametrize("mode", ["natural", "concatenated"])

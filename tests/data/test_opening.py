@@ -18,16 +18,14 @@ WINDOW = 8
 LOOK_AHEAD = 4
 
 
-@pytest.fixture(scope="module")
-def lengths():
-    return np.random.default_rng(4).integers(1, 20, (2, DOCUMENTS))
+LENGTHS = np.random.default_rng(4).integers(1, 20, (2, DOCUMENTS))
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory, lengths):
+def corpus(tmp_path_factory):
     """Two shards with their indices."""
     folder = tmp_path_factory.mktemp("large")
-    for number, ends in enumerate(lengths.cumsum(1)):
+    for number, ends in enumerate(LENGTHS.cumsum(1)):
         writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
         writer.write("train", "tokens", np.arange(ends[-1], dtype="<u4"), "<u2")
         writer.sources["made"] = 0
@@ -52,10 +50,10 @@ def test_opening_at_any_step_locates_each_waiting_segment_once(corpus, mode, ste
 
 
 @pytest.mark.parametrize("window", [1, 7, WINDOW, 1000])
-def test_segments_are_located_as_by_the_whole_list(corpus, lengths, window):
+def test_segments_are_located_as_by_the_whole_list(corpus, window):
     store = TokenStore.open(corpus, "train")
     index = index_segments(store, "natural", window)
-    flat = lengths.ravel()
+    flat = LENGTHS.ravel()
     pieces = -(-flat // window)
     assert index.n == pieces.sum()
     firsts, starts = np.cumsum(pieces) - pieces, np.cumsum(flat) - flat

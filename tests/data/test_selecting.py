@@ -16,11 +16,10 @@ from lab.skip import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 
-WINDOW, BUDGET, SEED = 40, 12, 5  # tokens of the text that a sample is made of, tokens of a sample
+WINDOW, BUDGET = 40, 12  # tokens of the text that a sample is made of, tokens of a sample
 LENGTHS = drawn_lengths(4, 90, 25)
 N_IDS = FIRST + sum(LENGTHS)
 ENDS = np.arange(N_IDS) % 5 == 0  # every token stands once in the text: sentences of five tokens
-CONFIG = LongRecipe(target_len=WINDOW, selection="unread")
 TYPES = {  # of every token id whether it is impactful
     "few": np.arange(N_IDS) % 17 == 3,
     "rare": np.arange(N_IDS) % 61 == 3,  # in few windows, and then in a sentence or two
@@ -34,13 +33,6 @@ def text(tmp_path_factory):
     """Documents in which every token stands once, and their store."""
     documents = documents_of(LENGTHS)
     return documents, make_store(tmp_path_factory.mktemp("store"), [documents[:40], documents[40:]])
-
-
-def stream_of(text, types, stream=0, n_streams=1, **settings):
-    selection = Selection(CONFIG, BUDGET, ENDS, TYPES[types])
-    segments = index_segments(text[1], "concatenated", WINDOW)
-    values = {"pack_tokens": 3 * BUDGET, "seed": SEED, "look_ahead": 8, "selection": selection, **settings}
-    return stream_over(text[1], segments, stream=stream, n_streams=n_streams, **values)
 
 
 def sentences_of(start):
@@ -58,7 +50,10 @@ def test_samples_by_definition(text, types):
     impactful = {token for token in range(N_IDS) if TYPES[types] is None or TYPES[types][token]}
     last = {document[-1] for document in text[0]}
     totals, seen = np.zeros(3, int), set()
-    for pack in itertools.islice(stream_of(text, types), 30):
+    segments = index_segments(text[1], "concatenated", WINDOW)
+    selection = Selection(LongRecipe(target_len=WINDOW, selection="unread"), BUDGET, ENDS, TYPES[types])
+    stream = stream_over(text[1], segments, pack_tokens=3 * BUDGET, look_ahead=8, selection=selection)
+    for pack in itertools.islice(stream, 30):
         found = np.zeros(3, int)
         for tokens, targets, ids, _ in runs_of(pack):
             assert tokens == sorted(set(tokens)), "in the order of the text"

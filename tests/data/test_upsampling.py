@@ -1,5 +1,6 @@
 """Upsampling of long documents: weights by hand, copies by brute force, and shards read back from their bytes."""
 
+import itertools
 import json
 import math
 import shutil
@@ -13,7 +14,7 @@ from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import weigh
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
-from tests.data.slim import LONG, SHARE, TASKS, documents, flat, slim_corpus, tokens_by_class
+from tests.data.slim import LONG, SHARE, TASKS, documents, slim_corpus
 from tests.data.stores import refused
 
 
@@ -30,10 +31,11 @@ def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(
     prepare(config, progress=False)
     base, derived = documents(config.base), documents(config)
     assert len(base) == len(derived) == TASKS
-    before = tokens_by_class(flat(base))
-    for (source, is_long), _ in before.items():
+    before = Counter()  # tokens by source and by whether their document is long
+    for source, ids in itertools.chain(*base):
+        before[source, len(ids) > LONG] += len(ids)
+    for (source, is_long), part in before.items():
         total = before[source, False] + before[source, True]
-        part = before[source, is_long]
         keeps = before[source, True] in (0, total) or before[source, True] >= SHARE * total
         weight = 1 if keeps else (SHARE if is_long else 1 - SHARE) * total / part
         mine = [Counter(ids for s, ids in shard if s == source and (len(ids) > LONG) == is_long) for shard in derived]

@@ -44,20 +44,16 @@ def test_a_fraction_of_those_outside(control):
     assert chosen.sum() == same.sum(), "a control drops as many as would have been dropped"
 
 
-REFUSED = {
-    "empty": ({"keep": ()}, "keep="),
-    "falls": ({"keep": ((5, 2),)}, "keep="),
-    "negative": ({"keep": ((-1, 2),)}, "keep="),
-    "overlaps": ({"keep": ((0, 9), (9, 20))}, "keep="),
-    "no_nearer": ({"keep": ((0, 0),), "control": "near"}, "control=near"),
-    "no_nearer_kind": ({"keep": ((0, 0),), "control": "kind"}, "control=kind"),
-}
+@pytest.mark.parametrize("keep", [(), ((5, 2),), ((-1, 2),), ((0, 9), (9, 20))], ids=str)
+def test_intervals_that_are_empty_fall_or_overlap_are_refused(keep):
+    with refused("keep=", error=ConfigError):
+        ByEvidence(keep=keep)
 
 
-@pytest.mark.parametrize(("settings", "start"), REFUSED.values(), ids=REFUSED)
-def test_wrong_weights_are_refused(settings, start):
-    with refused(start, error=ConfigError):
-        ByEvidence(**settings)
+@pytest.mark.parametrize("control", ["near", "kind"])
+def test_a_control_without_nearer_targets_is_refused(control):
+    with refused(f"control={control}", error=ConfigError):
+        ByEvidence(keep=((0, 0),), control=control)
 
 
 @pytest.mark.parametrize(("answers", "near"), [([2, 3, 4], 2), ([0, 1, 2], 1), ([4, 5], 0)], ids=["both", "few", "no"])
