@@ -105,6 +105,7 @@ def test_limits_of_reach_by_hand(found, threshold, expected):
 def test_neighbours_are_not_joined_to_exactly_the_threshold():
     """1 at four distances and .75 at ten pool to .82: reach is near the fourth, 60, and not at the end."""
     assert 60 < reach(curve([64] * 4 + [48] * 10, 64), 0.8)["reach"] < 72
+    assert reach(curve([780] * 3, 1000, DISTANCES[:3]), 0.8)["reach"] is None, "more than .75, and yet below"
 
 
 def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys):
@@ -155,4 +156,5 @@ def test_effective_lengths_by_hand():
 def test_limits_are_open_where_the_last_length_may_pass():
     values = effective_lengths(outcomes([1.0, 0.75], 0.1), 0.8)
     assert (values["effective_length"], values["low"], values["high"], values["smooth_high"]) == (128, 128, None, None)
+    assert values["smooth_low"] == 179.2  # the lower limits are .9 and .65: .1 / .25 of the way
     assert effective_lengths(outcomes([1.0, 0.75], 0.01), 0.8)["high"] == 128

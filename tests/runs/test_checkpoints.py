@@ -1,6 +1,7 @@
 """Checkpoints as folders: published whole or not at all, kept by number, refused where a file is not theirs."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -31,10 +32,6 @@ def kept(root):
     return [int(path.name[7:]) for path in candidates(root)]
 
 
-def exchange(name):
-    return lambda folder: (folder / name).write_bytes((at(folder.parent, 100) / name).read_bytes())
-
-
 OUTSIDE = {"files": {"../../secret": {"bytes": 0, "sha256": "e3b0c44298fc1c149afbf4c8996fb924"}}}
 BREAKS = {
     "no_manifest": lambda folder: (folder / "manifest.json").unlink(),
@@ -43,8 +40,8 @@ BREAKS = {
     "manifest_names_a_file_outside": lambda folder: (folder / "manifest.json").write_text(json.dumps(OUTSIDE)),
     "no_state": lambda folder: (folder / "state.ckpt").unlink(),
     "cut_weights": lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1]),
-    "exchanged_state": exchange("state.ckpt"),
-    "exchanged_weights": exchange(WEIGHTS),
+    "exchanged_state": lambda folder: shutil.copy(at(folder.parent, 100) / "state.ckpt", folder),
+    "exchanged_weights": lambda folder: shutil.copy(at(folder.parent, 100) / WEIGHTS, folder),
 }
 
 

@@ -1,13 +1,14 @@
-"""The ids of each skip method, and selected sentences, in small cases, of which every outcome is worked by hand."""
+"""The ids of each skip method, and sentences, in small cases, of which every outcome is worked by hand."""
 
 import collections
 import itertools
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from lab.core.errors import ConfigError
-from lab.data.selecting import draw_sentences
+from lab.data.selecting import draw_sentences, sentence_ends, split_sentences
 from lab.skip import SKIP_METHODS, Pose, skip_positions
 from tests.refusals import refused
 
@@ -113,3 +114,21 @@ def test_wrong_arguments_are_refused(case):
     method, n_tokens, others, line = case
     with refused(line, error=ConfigError):
         skip_positions(method, n_tokens, **{"target_len": 8, "generator": rng(), **others})
+
+
+def test_sentences_by_hand():
+    ends = np.array([True, False, False, True, False])  # ids 0 and 3 hold a mark
+    for ids, lengths in (([1, 0, 0, 3, 2], [2, 1, 1, 1]), ([0, 2, 3], [1, 2]), ([], [])):
+        split = split_sentences(np.array(ids, dtype=np.uint32), ends)
+        assert (split.tolist(), split.dtype) == (lengths, np.int64)
+
+
+def test_tokens_that_hold_a_mark_end_a_sentence():
+    # in byte-level vocabularies a space is written \u0120 and a line break \u010a
+    marked = [".", "\u0120?", '!"', "\u010a", "\u010a\u010a\u0120\u0120", ".com", "..."]
+    others = ["It", "\u0120,;:", "\u2026", "3"]
+    tokenizer = Tokenizer(models.BPE({token: at for at, token in enumerate(marked + others)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    ends = sentence_ends(tokenizer)
+    assert ends.dtype == bool
+    assert ends.tolist() == [True] * len(marked) + [False] * len(others)
