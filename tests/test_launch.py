@@ -13,7 +13,6 @@ from tests.refusals import refused
 # The fourth worker of torchrun on the second of two nodes.
 WORKER = {"TORCHELASTIC_RUN_ID": "a", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
-
 MPI = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "PMI", "JSM_NAMESPACE", "FLUX_JOB")
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,9 @@ from lab.core.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model, read_weights
 from lab.positions import frequencies
 from lab.runs.source import hub_folder
-from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 from tests.refusals import refused
+from tests.test_first_mistakes import ran
 
 
 @pytest.fixture(scope="module")
@@ -59,26 +57,19 @@ SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.
 
 
 def test_a_model_is_opened_without_what_is_slow_to_import(run):
-    done = subprocess.run([sys.executable, "-c", LOADED, run], check=True, cwd=ROOT, capture_output=True, text=True)
-    loaded = {*done.stdout.split()}
+    loaded = {*ran("-c", LOADED, run).stdout.split()}
     assert {"torch", "lab.runs.checkpoints"} < loaded
     assert loaded & {*SLOW_TO_IMPORT.split()} == set()
 
 
-def test_a_hugging_face_folder(llama):
-    from tests.model.folders import assert_same_logits, opened
-
+def test_a_hugging_face_folder_as_it_is_and_under_overrides(llama):
     model = open_model(llama)
     assert (model.name, model.train_len, model.method) == ("llama", 64, "rope+plain")
     assert (model.folder, model.experiment, model.consumed_tokens) == (None, None, None)
     assert model.decoder.frequencies.theta == 500.0
     assert model.tokenizer.get_vocab_size() == 400
-    assert_same_logits(model.decoder, opened(llama))
     (llama / "tokenizer.json").unlink()
     assert open_model(llama).tokenizer is None
-
-
-def test_overrides_of_a_hugging_face_folder(llama):
     distance = {"position.distance.method": "string", "position.distance.shift": 12, "position.distance.window": 3}
     yarn = {"position.frequency.method": "yarn", "position.frequency.factor": 4.0, "position.frequency.train_len": 64}
     model = open_model(llama, yarn | distance)
@@ -86,8 +77,7 @@ def test_overrides_of_a_hugging_face_folder(llama):
     expected = frequencies("yarn", head_dim=8, theta=500.0, factor=4.0, train_len=64)
     assert torch.equal(model.decoder.frequencies.inv_freq, expected.inv_freq)
     # a third of the training length 64, rounded up, and W = 128 where S has room for it, else half of S
-    named = {"position.distance.method": "string"}
-    assert open_model(llama, named).method == "rope+string(shift=22,window=11)"
+    assert open_model(llama, {"position.distance.method": "string"}).method == "rope+string(shift=22,window=11)"
     path = llama / "config.json"
     unknown = {"rope_type": "proportional", "rope_theta": 300.0}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": unknown}))
@@ -102,8 +92,6 @@ def test_what_is_no_model_or_a_broken_one_is_one_line(llama, run, tmp_path):
     for path, rule in ((tmp_path / "x", "no such folder"), (tmp_path, neither)):
         with refused(f"{path}: {rule}", error=CheckpointError):
             open_model(path)
-    with refused("position.distance.window: must be set", error=ConfigError):
-        open_model(llama, {"position.distance.method": "rerope"})
     with refused("probe.tests=3: {}; set position.frequency or ", error=ConfigError):
         open_model(llama, {"probe.tests": 3})
     (llama / "tokenizer.json").write_text("{")

@@ -8,8 +8,6 @@ import pytest
 from tests.forked import ROOT
 from tests.notebooks import run_notebook
 
-MOST_BYTES = 250_000
-
 
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_its_outputs_are_of_the_same_kinds(notebook, tmp_path):
@@ -18,7 +16,7 @@ def test_a_notebook_runs_and_its_outputs_are_of_the_same_kinds(notebook, tmp_pat
         shutil.copytree(ROOT / folder, tmp_path / folder)
     found = run_notebook(tmp_path / "notebooks" / notebook.name)
     stored = json.loads(notebook.read_text())
-    assert notebook.stat().st_size < MOST_BYTES
+    assert notebook.stat().st_size < 250_000
     assert kinds(stored) == kinds(found)
     assert sum(map(len, kinds(found))) >= 5
 

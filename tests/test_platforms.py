@@ -1,11 +1,9 @@
 """Linux and macOS work, without what only Linux has; any other system is refused in one line."""
 
-import subprocess
-import sys
-
 from tests.fits import UNPROBED, command, records
 from tests.forked import ROOT
 from tests.launching import patched
+from tests.test_first_mistakes import ran
 
 WINDOWS = """
 import sys, runpy
@@ -28,19 +26,15 @@ io.open, os.stat, os.open = map(without_proc, (io.open, os.stat, os.open))
 """
 
 
-def ran(words):
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_windows_is_refused_before_anything_else():
     for module in ("lab.fit", "lab.sweep", "lab.cli", "eval.distance"):
-        done = ran([sys.executable, "-c", WINDOWS.format(module)])
-        line = "Windows: is not supported; use WSL, Linux or macOS\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+        done = ran("-c", WINDOWS.format(module))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "Windows: is not supported; use WSL, Linux or macOS\n"
 
 
 def test_a_run_needs_nothing_that_only_linux_has(tmp_path):
     short = ("--optim.warmup_steps=1", "--train.tokens=2048", "--track.every_steps=1", "--train.accelerator=auto")
-    done = ran(patched(command(tmp_path, "mac", *UNPROBED, *short), MACOS))
+    done = ran(*patched(command(tmp_path, "mac", *UNPROBED, *short), MACOS)[1:], cwd=ROOT)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-3000:]
     assert [record["step"] for record in records(tmp_path / "runs" / "mac")] == [1, 2]

@@ -14,26 +14,10 @@ def prepare(*words):
     return python("-m", "lab.prepare", *words)
 
 
-@pytest.fixture
-def text_words(tmp_path):
-    """Arguments for a text corpus of three files with 30 documents each."""
-    (tmp_path / "corpus").mkdir()
-    for name in "abc":
-        rows = [json.dumps({"text": f"document {name} {k} about nothing"}) for k in range(30)]
-        (tmp_path / "corpus" / f"{name}.jsonl").write_text("\n".join([*rows, "", "no JSON"]))
-    corpus = ("--data.corpus.name=text", f"--data.corpus.path={tmp_path / 'corpus'}")
-    return (CONFIG, *corpus, f"--data.folder={tmp_path / 'shards'}")
-
-
-def shards(tmp_path):
-    files = [path for path in (tmp_path / "shards").rglob("*") if path.is_file()]
-    return {path.relative_to(tmp_path): path.read_bytes() for path in files}
-
-
-SHARE, WHOLE = "must be I/N with 0 <= I < N; for instance", "must be a whole number >= 1; "
+SHARE = "must be I/N with 0 <= I < N; for instance"
 MISTAKES = {
     "--workers=1": "CONFIG: must be the first argument, a YAML file; ",
-    f"{CONFIG} --workers=0": f"--workers=0: {WHOLE}",
+    f"{CONFIG} --workers=0": "--workers=0: must be a whole number >= 1; ",
     f"{CONFIG} --task=4/4": f"--task=4/4: {SHARE}",
     f"{CONFIG} --task=3": f"--task=3: {SHARE}",
     f"{CONFIG} --task=-1/4": f"--task=-1/4: {SHARE}",
@@ -48,8 +32,18 @@ def test_a_mistake_is_status_2_and_one_line(words, start):
     check_faults(done.stderr.splitlines(), [start])
 
 
-def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path):
-    done = prepare(*text_words, "--workers=1")
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_preparing_says_what_there_is_and_shares_of_a_job_array_complete_to_the_same(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    for name in "abc":
+        rows = [json.dumps({"text": f"document {name} {k} about nothing"}) for k in range(30)]
+        (tmp_path / "corpus" / f"{name}.jsonl").write_text("\n".join([*rows, "", "no JSON"]))
+    words = (CONFIG, "--data.corpus.name=text", f"--data.corpus.path={tmp_path / 'corpus'}")
+    whole, shares = tmp_path / "whole", tmp_path / "shares"
+    done = prepare(*words, f"--data.folder={whole}", "--workers=2")
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     counted = r"(\d+) documents, ([\d,]+) tokens to train on, ([\d,]+) held out"
@@ -60,17 +54,11 @@ def test_preparing_says_what_there_is_and_what_was_left_out(text_words, tmp_path
     assert sum(c["train"]["documents"] for c in counts) == int(told[2])
     assert sum(c[split]["documents"] for c in counts for split in c) == 90
     assert sum(c["train"]["tokens"] for c in counts) == int(told[3].replace(",", ""))
-    before = shards(tmp_path)
-    again = prepare(*text_words)
+    before = contents(whole)
+    again = prepare(*words, f"--data.folder={whole}")
     assert (again.returncode, again.stdout) == (0, f"{line}\n")
-    assert shards(tmp_path) == before
-
-
-def test_shares_of_a_job_array_complete_to_the_same(text_words, tmp_path):
+    assert contents(whole) == before
     for share in ("1/2", "0/2"):
-        done = prepare(*text_words, f"--task={share}", "--workers=1")
+        done = prepare(*words, f"--data.folder={shares}", f"--task={share}", "--workers=1")
         assert done.returncode == 0, done.stderr
-    by_shares = shards(tmp_path)
-    whole = [word.replace(str(tmp_path / "shards"), str(tmp_path / "other" / "shards")) for word in text_words]
-    assert prepare(*whole, "--workers=2").returncode == 0
-    assert shards(tmp_path / "other") == by_shares
+    assert contents(shares) == before

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,15 +92,6 @@ def printed():
     return sorted(text for text in texts if not others.search(text) and not OF_A_PAGE.search(text))
 
 
-def is_run(text):
-    return bool(ON_DEMO.search(text))
-
-
-def marked(text):
-    """Leave what runs to the slow tests, but what once failed."""
-    return pytest.param(text, marks=pytest.mark.slow) if is_run(text) and not text.startswith(FORMER) else text
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with runs/cpu_demo, the demo's settings and untrained weights, and the files that commands name."""
@@ -126,9 +116,10 @@ def place(tmp_path_factory):
 def test_pages_print_commands_that_run_or_have_a_reason():
     texts = printed()
     assert len(texts) > 200
-    assert sum(map(is_run, texts)) > 35
-    unexplained = [text for text in texts if not is_run(text) and not re.search("|".join(REASONS.values()), text)]
-    assert [text for text in unexplained if not re.fullmatch(r"probe-lab [a-z]+", text)] == []
+    others = [text for text in texts if not ON_DEMO.search(text)]
+    assert len(texts) - len(others) > 35
+    explained = re.compile("|".join([*REASONS.values(), r"^probe-lab [a-z]+$"]))
+    assert [text for text in others if not explained.search(text)] == []
 
 
 def split(text):
@@ -151,7 +142,10 @@ def import_main(module):
     return importlib.import_module(package)
 
 
-@pytest.mark.parametrize("text", list(map(marked, printed())))
+SLOW = {text for text in printed() if ON_DEMO.search(text) and not text.startswith(FORMER)}  # but what once failed
+
+
+@pytest.mark.parametrize("text", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in printed()])
 def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsys, text):
     monkeypatch.chdir(place)
     name, module, words = split(text)
@@ -161,7 +155,7 @@ def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsy
         assert subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, check=False).returncode == 0
     elif module == "pytest":
         assert [word for word in words if "/" in word and not (ROOT / word).exists()] == []
-    elif is_run(text):
+    elif ON_DEMO.search(text):
         words = [re.sub(r"^--(tests|texts|documents|windows)=\d+$", r"--\1=2", word) for word in words]
         words += {FEWER.get(name)} - {None, *words}
         assert run(module, words, monkeypatch) == 0, capsys.readouterr().err
@@ -171,7 +165,8 @@ def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsy
         found = import_main(module)
         for stopped in STOPS.get(name, ()):
             monkeypatch.setattr(found, stopped, stop)
-        monkeypatch.setattr(engine, "read_requests", partial(read_requests, engine.read_requests))
+        read = engine.read_requests
+        monkeypatch.setattr(engine, "read_requests", lambda args, spec, read=read: stop(*read(args, spec)))
         monkeypatch.setattr(engine, "expand", lambda words, takes: [Path("runs/cpu_demo")])
         read = argparse.ArgumentParser.parse_args
         if "lab." not in module and "eval" not in module:
@@ -183,14 +178,9 @@ def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsy
 
 
 def run(module, words, monkeypatch):
-    """Run a module in this process, and return its exit status."""
     monkeypatch.setattr(sys, "argv", [module, *words])
     main = import_main(module).main
     try:
         return main(words) if inspect.signature(main).parameters else main() or 0
     except SystemExit as end:
         return end.code or 0
-
-
-def read_requests(read, args, spec):
-    stop(*read(args, spec))

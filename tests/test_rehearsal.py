@@ -76,14 +76,7 @@ def place(tmp_path):
     (tmp_path / "haystacks").mkdir()
     (tmp_path / "haystacks" / "PaulGrahamEssays.json").write_text(json.dumps({"text": " ".join(map(say, [30] * 500))}))
     (tmp_path / "tokenizers" / "llama3").mkdir(parents=True)
-    llama3(say(5000)).save(str(tmp_path / "tokenizers" / "llama3" / "tokenizer.json"))
-    yield tmp_path
-    signalled(Processes(tmp_path, [], None).running(), signal.SIGKILL)
-
-
-def llama3(text):
-    """Train a BPE of Llama-3's form: its pieces, special tokens and beginning."""
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))  # of Llama-3's form: its pieces, special tokens and beginning
     pieces = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pieces), "isolated"), in_bytes])
@@ -91,45 +84,31 @@ def llama3(text):
     special = ["<|begin_of_text|>", "<|end_of_text|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     settings = {"vocab_size": 512, "special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(**settings))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{special[0]} $A", special_tokens=[(special[0], 0)]
-    )
-    return tokenizer
+    tokenizer.train_from_iterator([say(5000)], trainers.BpeTrainer(**settings))
+    begin = {"single": f"{special[0]} $A", "special_tokens": [(special[0], 0)]}
+    tokenizer.post_processor = processors.TemplateProcessing(**begin)
+    tokenizer.save(str(tmp_path / "tokenizers" / "llama3" / "tokenizer.json"))
+    (tmp_path / "statuses").touch()
+    yield tmp_path
+    signalled(Processes(tmp_path, [], None).running(), signal.SIGKILL)
 
 
-def started(place, block):
-    """Start the lines of a block as one shell of a user whose environment is that of the first step."""
+def ended(place, block):
+    """Run the lines of a block in one shell of a user whose environment is that of the first step."""
     for words, small in INSTEAD.items():
         block = block.replace(words, small)
     block = block.replace("configs/tiny_2k.yaml", " --".join(["configs/tiny_2k.yaml", *SMALLER]))
     path = f"{place}/.venv/bin:{place}/bin:{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(place), "OMP_WAIT_POLICY": "PASSIVE"}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(["bash", "-ec", block], cwd=place, env=environment, start_new_session=True, **streams)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": LIMIT_S}
+    words = ["bash", "-ec", block]
+    return subprocess.run(words, cwd=place, env=environment, start_new_session=True, check=False, **options)
 
 
-def read(path):
-    return path.read_text() if path.exists() else ""
-
-
-def ended(process, status=0):
-    """Wait for the end, and return what was printed."""
-    output = process.communicate(timeout=LIMIT_S)[0]
-    assert process.returncode == status, output[-5000:]
-    return output
-
-
-def set_up(place, block):
-    """Install, and skip the test if the package index does not answer."""
-    process = started(place, block)
-    output = process.communicate(timeout=LIMIT_S)[0]
-    if process.returncode:
-        probe = started(place, f"{sys.executable} -m pip download --no-deps --no-cache-dir --dest index packaging")
-        probe.communicate(timeout=LIMIT_S)
-        if probe.returncode:
-            pytest.skip("the package index does not answer")
-    assert process.returncode == 0, output[-5000:]
+def ran(place, block):
+    done = ended(place, block)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -140,24 +119,29 @@ def test_the_page_is_followed_from_clone_to_transformers(place):
     install, download, prepare, check, train, stop, use = steps
     assert [line.split()[0] for line in download.splitlines()] == ["hf", "curl"]  # what the fixture has made
     _, signal_it = stop.splitlines()
-    set_up(place, install)
-    ended(started(place, prepare))
+    done = ended(place, install)
+    probe = f"{sys.executable} -m pip download --no-deps --no-cache-dir --dest index packaging"
+    if done.returncode and ended(place, probe).returncode:
+        pytest.skip("the package index does not answer")
+    assert done.returncode == 0, done.stdout[-5000:]
+    ran(place, prepare)
     assert len([*place.glob("shards/slimpajama-*/prepared.json")]) == 1  # which the last task writes
-    ended(started(place, check))
+    ran(place, check)
     metrics = place / "runs" / "tiny_2k" / "metrics.jsonl"
-    ended(started(place, train))
+    ran(place, train)
+    statuses = (place / "statuses").read_text
     printed = lambda: "".join(path.read_text() for path in sorted(place.glob("slurm-*.out")))  # noqa: E731
     for stops, steps_done in enumerate((4, 12)):
         while not metrics.exists() or metrics.read_text().count("\n") < steps_done:
-            assert read(place / "statuses").count("\n") == stops, printed()[-5000:]
+            assert statuses().count("\n") == stops, printed()[-5000:]
             time.sleep(0.1)
-        ended(started(place, signal_it))
-        while read(place / "statuses").count("\n") == stops:
+        ran(place, signal_it)
+        while statuses().count("\n") == stops:
             time.sleep(0.1)
-    while read(place / "statuses").count("\n") < 4:
+    while statuses().count("\n") < 4:
         time.sleep(0.1)
-    assert read(place / "statuses").split() == ["1", "1", "0", "0"], printed()[-5000:]  # torchrun's after a signal
-    assert f"\n{PARAMETERS}\n" in ended(started(place, use))
+    assert statuses().split() == ["1", "1", "0", "0"], printed()[-5000:]  # torchrun's after a signal
+    assert f"\n{PARAMETERS}\n" in ran(place, use)
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, 25))
     environment = json.loads((metrics.parent / "environment.json").read_text())
     assert len(environment["resumes"]) == 2
