@@ -51,23 +51,14 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def filler_is_drawn_once(request):
-    """Remember the filler of each corpus, which every new run hides numbers in."""
-    if request.config.option.markexpr == "gpu":  # on images that lack what corpora need
-        yield
-        return
-    from lab.data.config import Synthetic
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_waits_for_the_disk():
-    """Leave out the waits, 10 ms each on a slow disk, after which files would survive a power cut."""
+def less_time(request):
+    """Leave out waits for the disk, 10 ms each on a slow one, and draw once the filler that numbers are hidden in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        if request.config.option.markexpr != "gpu":  # on images that lack what corpora need
+            from lab.data.config import Synthetic
+
+            patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
         yield
 
 

@@ -42,22 +42,18 @@ class Fault:
                 return own(*arguments, **options)
             if callable(self.event):
                 return self.event(own(*arguments, **options))
-            happen(self.event, rank)
+            if isinstance(self.event, Exception):
+                raise self.event
+            if isinstance(self.event, int):
+                os.kill(os.getpid(), self.event)
+            elif isinstance(self.event, float):
+                time.sleep(self.event)
+            else:
+                Path(self.event, str(rank)).touch()
+                time.sleep(600)
             return own(*arguments, **options)
 
         return mock.patch.object(owner, name, faulty)
-
-
-def happen(event, rank):
-    if isinstance(event, Exception):
-        raise event
-    if isinstance(event, int):
-        os.kill(os.getpid(), event)
-    elif isinstance(event, float):
-        time.sleep(event)
-    else:
-        Path(event, str(rank)).touch()
-        time.sleep(600)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 SUMS = ("held_out_loss", "bits_per_byte", "context_loss", "log_prob")  # of losses, in another order on more ranks
 SPEED = ("tokens_per_s", "mfu", "mfu_full")
-SHARED = {"train.context_parallel": 2}
 PARTS = {"one": {}, "fsdp1": {"train.strategy": "fsdp"}}  # strategies, each with a number of processes
 for world in (2, 4):
     for strategy, shared in (("ddp", "shared"), ("fsdp", "shared_fsdp")):
         PARTS[f"{strategy}{world}"] = {"train.strategy": strategy, "train.devices": world}
-        PARTS[f"{shared}{world}"] = PARTS[f"{strategy}{world}"] | SHARED
+        PARTS[f"{shared}{world}"] = PARTS[f"{strategy}{world}"] | {"train.context_parallel": 2}
 PARTS["background2"] = PARTS["fsdp2"] | {"train.async_checkpoints": True}
 
 

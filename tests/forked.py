@@ -54,17 +54,12 @@ class Forked:
         self.process.start()
         self.pid = self.process.pid
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *reason):
-        self.process.join()
-
     @property
     def returncode(self):
         return self.process.exitcode
 
-    poll = returncode.fget
+    def poll(self):
+        return self.process.exitcode
 
     def wait(self, timeout=LIMIT_S):
         self.process.join(timeout)
@@ -86,7 +81,6 @@ def python(*words, cwd=ROOT, env=None, timeout=LIMIT_S):
     """Do what the interpreter would for `-m MODULE ...` or `-c CODE ...`; return its exit status and output."""
     process = Forked([sys.executable, *words], cwd, env)
     try:
-        output, errors = process.communicate(timeout)
+        return subprocess.CompletedProcess(words, process.wait(timeout), *process.communicate())
     finally:
         process.kill()
-    return subprocess.CompletedProcess(words, process.returncode, output, errors)

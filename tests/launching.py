@@ -23,11 +23,16 @@ def environment(**variables):
     return {**clean, "OMP_WAIT_POLICY": "PASSIVE", **variables}
 
 
+def worker(rank, world, port):
+    """Return what torchrun sets for one of its workers on this machine."""
+    meeting = {"TORCHELASTIC_RUN_ID": "tests", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "GROUP_RANK": 0}
+    return meeting | {name: str(number) for name, number in numbers.items()}
+
+
 def workers(of):
-    """List what torchrun sets for each of its workers on this machine."""
-    meeting = {"TORCHELASTIC_RUN_ID": "tests", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
-    sizes = {"WORLD_SIZE": str(of), "LOCAL_WORLD_SIZE": str(of), "GROUP_RANK": "0"}
-    return [environment(**meeting, **sizes, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(of)]
+    place = port()
+    return [environment(**worker(rank, of, place)) for rank in range(of)]
 
 
 RESERVED = []
@@ -96,19 +101,22 @@ class Processes:
         for process in self.running():
             with suppress(psutil.NoSuchProcess):  # it has ended since
                 variables = process.environ()
-                if not is_loader(process) and (
-                    "TORCHELASTIC_RUN_ID" in variables or process.pid == self.started[0].pid
-                ):
+                is_first = process.pid == self.started[0].pid
+                if (is_first or "TORCHELASTIC_RUN_ID" in variables) and not is_loader(process):
                     found.append((int(variables.get("RANK", "-1")), process))
         workers = [(rank, process) for rank, process in found if rank >= 0]
         return [process for _, process in sorted(workers or found, key=itemgetter(0))]
 
     def send(self, number: signal.Signals, to: str):
         """Send a signal to `all` processes, the `first` rank, the last `rank`, the `launcher` or the `second` one."""
-        if to in ("launcher", "second"):
-            return signalled([psutil.Process(self.started[to == "second"].pid)], number)
-        chosen = {"all": self.running, "rank": lambda: self.ranks()[-1:], "first": lambda: self.ranks()[:1]}
-        return signalled(chosen[to](), number)
+        launchers = {"launcher": 0, "second": 1}
+        if to in launchers:
+            chosen = [psutil.Process(self.started[launchers[to]].pid)]
+        elif to == "all":
+            chosen = self.running()
+        else:
+            chosen = self.ranks()[:1] if to == "first" else self.ranks()[-1:]
+        signalled(chosen, number)
 
     def wait_for(self, run: Path, lines: int):
         """Wait until so many steps are recorded."""

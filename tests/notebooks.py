@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 
-def run_cell(source, names):
+def run_cell(source, names, number):
     """Run a cell; return what it prints and what its last expression is, as notebooks store them."""
     body, last = ast.parse(source).body, None
     if body and isinstance(body[-1], ast.Expr):
@@ -25,20 +25,17 @@ def run_cell(source, names):
         data = {"text/plain": repr(value).splitlines(True)}
         if hasattr(value, "_repr_png_"):
             data = {"image/png": base64.b64encode(value._repr_png_()).decode(), "text/plain": ["Picture"]}
-        outputs.append({"output_type": "execute_result", "execution_count": 0, "metadata": {}, "data": data})
+        outputs.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
     return outputs
 
 
 def run_notebook(path):
     """Run all cells of a notebook from its own folder, and return it with their outputs."""
-    content, names, number = json.loads(path.read_text()), {"__name__": "__main__"}, 0
+    content, names = json.loads(path.read_text()), {"__name__": "__main__"}
+    cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     with contextlib.chdir(path.parent):
-        for cell in content["cells"]:
-            if cell["cell_type"] == "code":
-                number += 1
-                outputs = run_cell("".join(cell["source"]), names)
-                outputs = [o | ({"execution_count": number} if "execution_count" in o else {}) for o in outputs]
-                cell |= {"execution_count": number, "outputs": outputs}
+        for number, cell in enumerate(cells, start=1):
+            cell |= {"execution_count": number, "outputs": run_cell("".join(cell["source"]), names, number)}
     return content
 
 

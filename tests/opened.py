@@ -26,8 +26,12 @@ def write_run(folder, data, position=None, std=0.4, **model):
     own = {name: getattr(data, name) for name in ("window", "held_out_frac", "folder", "look_ahead")}
     own["tokenizer"] = {"method": "bpe", "vocab_size": data.tokenizer.vocab_size}
     own["corpus"] = dataclasses.asdict(data.corpus)
-    settings = {"run": {"name": folder.name, "folder": str(folder.parent)}, "model": {**SIZES, **model}}
-    settings |= {"data": own, "position": position or {}}
+    settings = {
+        "run": {"name": folder.name, "folder": str(folder.parent)},
+        "model": {**SIZES, **model},
+        "data": own,
+        "position": position or {},
+    }
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(format_yaml(settings))
     experiment = load_experiment(folder / "config.yaml")
@@ -69,20 +73,21 @@ def adopted(folder):
     return folder
 
 
-def state_of(consumed=CONSUMED, shared=None, optimizer=None):
-    """Write the state of a run that has trained one step of so many tokens, each a segment of its own."""
-    counts = {"max_len": 4, **{name: [0] * 4 for name in COUNTED}, "lengths": [0, consumed, 0, 0, 0]}
-    schedule = {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]}
-    state = {"step": 1, "consumed_tokens": consumed, "skipped_steps": 0, "final": {}, "schedule": schedule}
-    state |= {"data": {"streams": torch.tensor([[1, 1, -1]])}, "optimizer": optimizer or {}, "shared": shared or {}}
-    return state | {"recording": {"counts": counts, "sums": {"loss": 1.0}}}
-
-
 def small_files(consumed=CONSUMED, shared=None, optimizer=None):
-    """Write the files of a checkpoint that hold no tensors."""
-    state = state_of(consumed, shared, optimizer)
-    counts = PositionCounts.from_dict(state["recording"]["counts"])
-    return {"state.ckpt": packed(state), COUNTS: packed_counts(counts)}
+    """Write the files without tensors of a checkpoint after one step of so many tokens, each a segment of its own."""
+    counts = {"max_len": 4, **{name: [0] * 4 for name in COUNTED}, "lengths": [0, consumed, 0, 0, 0]}
+    state = {
+        "step": 1,
+        "consumed_tokens": consumed,
+        "skipped_steps": 0,
+        "final": {},
+        "optimizer": optimizer or {},
+        "shared": shared or {},
+        "data": {"streams": torch.tensor([[1, 1, -1]])},
+        "schedule": {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]},
+        "recording": {"counts": counts, "sums": {"loss": 1.0}},
+    }
+    return {"state.ckpt": packed(state), COUNTS: packed_counts(PositionCounts.from_dict(counts))}
 
 
 def save_weights(root, decoder, consumed=CONSUMED, keep=2):

@@ -12,7 +12,7 @@ from lab.core.arguments import parse_overrides
 from lab.core.errors import LabError
 from tests.fits import CONFIG, PARTS, settings_of, world_of
 from tests.forked import CONTEXT
-from tests.launching import port
+from tests.launching import port, worker
 
 LIMIT_S = 240  # for one job on a busy machine
 POLL_S = 1.0
@@ -20,9 +20,7 @@ POLL_S = 1.0
 
 def serve(rank, world, port, jobs, answers):
     """Run jobs as one rank; the variables are those that torchrun sets."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests"}
-    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "GROUP_RANK": "0"}
-    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    os.environ |= worker(rank, world, port) | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     from torch import set_num_threads
 
     set_num_threads(1)  # torch is loaded, and reads no variable any more
@@ -38,15 +36,12 @@ class Ranks:
     """So many processes on this machine; `run` gives one job to all and returns their results by rank."""
 
     def __init__(self, world):
-        place = port()
         self.jobs = [CONTEXT.Queue() for _ in range(world)]
-        self.answers = CONTEXT.Queue()
-        self.processes = [
-            CONTEXT.Process(target=serve, args=(rank, world, place, self.jobs[rank], self.answers), daemon=True)
-            for rank in range(world)
-        ]
-        for process in self.processes:
-            process.start()
+        self.answers, self.processes, place = CONTEXT.Queue(), [], port()
+        for rank, jobs in enumerate(self.jobs):
+            arguments = (rank, world, place, jobs, self.answers)
+            self.processes.append(CONTEXT.Process(target=serve, args=arguments, daemon=True))
+            self.processes[rank].start()
 
     @property
     def alive(self):
@@ -58,25 +53,22 @@ class Ranks:
             process.join()
 
     def run(self, job, *arguments):
-        try:
-            return self.results(job, arguments)
-        except BaseException:
-            self.stop()  # some ranks may wait for others for ever
-            raise
-
-    def results(self, job, arguments):
         for jobs in self.jobs:
             jobs.put((job, arguments))
         results, deadline = {}, time.monotonic() + LIMIT_S
-        while len(results) < len(self.processes):
-            try:
-                rank, result, fault = self.answers.get(timeout=POLL_S)
-            except queue.Empty:
-                assert time.monotonic() < deadline, f"ranks {sorted(results)} of {len(self.processes)} answered"
-                assert self.alive, f"a rank died: exit codes {[process.exitcode for process in self.processes]}"
-                continue
-            assert fault is None, f"rank {rank}: {fault}"
-            results[rank] = result
+        try:
+            while len(results) < len(self.processes):
+                try:
+                    rank, result, fault = self.answers.get(timeout=POLL_S)
+                except queue.Empty:
+                    assert time.monotonic() < deadline, f"ranks {sorted(results)} of {len(self.processes)} answered"
+                    assert self.alive, f"a rank died: exit codes {[process.exitcode for process in self.processes]}"
+                    continue
+                assert fault is None, f"rank {rank}: {fault}"
+                results[rank] = result
+        except BaseException:
+            self.stop()  # some ranks may wait for others for ever
+            raise
         return [results[rank] for rank in sorted(results)]
 
 

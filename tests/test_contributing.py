@@ -17,9 +17,7 @@ NAME = "lab.positions.partial_pi"
 METHOD, TESTS = map(textwrap.dedent, re.findall(r" +```python\n(.*?)\n +```", PAGE, re.S))
 
 
-@pytest.fixture
-def example(monkeypatch, tmp_path):
-    """Add the example to the table of methods as its steps 1 and 2 do."""
+def test_the_tests_of_the_example_pass_and_fail_without_it(monkeypatch, tmp_path):
     (tmp_path / "partial_pi.py").write_text(METHOD)
     spec = spec_from_file_location(NAME, tmp_path / "partial_pi.py")
     module = module_from_spec(spec)
@@ -27,29 +25,21 @@ def example(monkeypatch, tmp_path):
     spec.loader.exec_module(module)
     [class_name] = re.findall(r"`(\w+)` in `FREQUENCY_METHODS`", PAGE)
     method = getattr(module, class_name)
-    monkeypatch.setitem(FREQUENCY_METHODS, method.method, method)
-    return module
-
-
-def test_the_tests_of_the_example_pass_and_fail_without_it(example, monkeypatch):
+    monkeypatch.setitem(FREQUENCY_METHODS, method.method, method)  # as steps 1 and 2 of the page do
     written = {}
     exec(compile(TESTS, "test_partial_pi", "exec"), written)
     tests = [run for name, run in written.items() if name.startswith("test_")]
     assert len(tests) == 3
     for run in tests:
         run()
-    assert doctest.testmod(example) == (0, 1)
-    monkeypatch.setattr(example.PartialPi, "inv_freq", FREQUENCY_METHODS["pi"].inv_freq)
+    parameters = {"factor": 8.0, "train_len": 2048}
+    test_frequencies.test_frequency_methods_pass_the_checks_for_your_own("partial_pi", parameters)
+    assert doctest.testmod(module) == (0, 1)
+    monkeypatch.setattr(method, "inv_freq", FREQUENCY_METHODS["pi"].inv_freq)
     with pytest.raises(AssertionError):
         tests[0]()
 
 
-def test_the_example_has_what_holds_for_every_frequency_method(example):
-    parameters = {"factor": 8.0, "train_len": 2048}
-    test_frequencies.test_frequency_methods_pass_the_checks_for_your_own("partial_pi", parameters)
-
-
-@pytest.mark.parametrize("name", [*FREQUENCY_METHODS, *DISTANCE_METHODS])
-def test_every_method_has_its_file_in_the_table_of_the_documentation(name):
-    method = {**FREQUENCY_METHODS, **DISTANCE_METHODS}[name]
+@pytest.mark.parametrize("method", [*FREQUENCY_METHODS.values(), *DISTANCE_METHODS.values()])
+def test_every_method_has_its_file_in_the_table_of_the_documentation(method):
     assert f"`{method.__module__.rpartition('.')[2]}.py`" in (ROOT / "docs" / "methods.md").read_text()

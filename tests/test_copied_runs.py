@@ -1,5 +1,3 @@
-"""A run folder is whole: a copy, without corpus and shards, is probed with the same tests from any folder."""
-
 import importlib
 import shutil
 from pathlib import Path
@@ -17,28 +15,27 @@ from tests.fits import records
 from tests.opened import CONSUMED, adopted, write_run
 
 
-def probe(words, capsys):
-    status = importlib.import_module("eval.probe").main([*words, "--tests=2", "--max_length=512", "-o", "out"])
-    assert status == 0, capsys.readouterr().err
+def probe(run):
+    words = [run, "--step=512", "--tests=2", "--max_length=512", "-o", "out"]
+    assert importlib.import_module("eval.probe").main(words) == 0
     return records(Path("out"), f"cases/tokens-{CONSUMED:015d}.jsonl")
 
 
-def test_a_copied_run_is_probed_with_the_same_tests(tmp_path, monkeypatch, capsys):
+def test_a_copied_run_is_probed_with_the_same_tests(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus").mkdir()
     for number in range(60):
-        text = " ".join(f"{WORDS[number * k % 8]} {number + k}" for k in range(60))
-        Path(f"corpus/{number}.txt").write_text(text)
+        Path(f"corpus/{number}.txt").write_text(" ".join(f"{WORDS[number * k % 8]} {number + k}" for k in range(60)))
     corpus, tokenizer = Text(path="corpus"), Bpe(vocab_size=400)
     data = DataConfig(corpus=corpus, tokenizer=tokenizer, window=512, held_out_frac=0.3, folder="shards")
     prepare(data, progress=False)
     experiment = load_experiment(write_run(Path("runs/own"), data) / "config.yaml")
     start_folder(Start(experiment), PackedData(experiment), threads=1)
     adopted(Path("runs/own"))
-    first = probe(["runs/own", "--step=512"], capsys)
+    first = probe("runs/own")
     shutil.copytree("runs/own", "elsewhere/own")
     monkeypatch.chdir("elsewhere")
-    assert first == probe(["own", "--step=512"], capsys) != []
+    assert first == probe("own") != []
 
 
 def test_a_run_folder_keeps_at_most_1_mb_that_fill_the_longest_test(tmp_path, monkeypatch):

@@ -1,5 +1,3 @@
-"""A public class and a public function of more than five lines have a docstring; a one-line body needs none."""
-
 import ast
 from pathlib import Path
 
@@ -11,18 +9,15 @@ def undocumented(source):
     """Name the public classes and the longer public functions that have no docstring; nested functions are private."""
     faults, scopes = [], [ast.parse(source)]
     while scopes:
-        for node in scopes.pop().body:
-            if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name.startswith("_"):
-                continue
-            is_class = isinstance(node, ast.ClassDef)
-            if not ast.get_docstring(node) and (is_class or node.end_lineno - node.lineno >= SHORT):
-                faults.append(node.name)
-            if is_class:
-                scopes.append(node)
+        body = scopes.pop().body
+        classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+        functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        longer = [node for node in functions if node.end_lineno - node.lineno >= SHORT]
+        faults += [node.name for node in (*classes, *longer) if not ast.get_docstring(node)]
+        scopes += classes
     return faults
 
 
 def test_public_classes_and_longer_functions_have_a_docstring():
     paths = [path for folder in ("lab", "eval", "experiments", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
-    faults = {str(path.relative_to(ROOT)): undocumented(path.read_text()) for path in paths}
-    assert {path: names for path, names in faults.items() if names} == {}
+    assert [(path, names) for path in paths if (names := undocumented(path.read_text()))] == []

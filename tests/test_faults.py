@@ -2,6 +2,7 @@
 
 import errno
 import os
+from unittest import mock
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ OPTIONS = (
 SLOW = pytest.mark.slow
 
 
-def consumed_at(checkpoints):
-    return [int(path.name.removeprefix("tokens-")) for path in checkpoints]
+def consumed_at(run):
+    return [int(path.name.removeprefix("tokens-")) for path in candidates(run / "checkpoints")]
 
 
 def nan(loss):
@@ -53,8 +54,7 @@ def compare_updates(settings, resume, *faults):
         after = copies(state)
         changes.append(len(before) != len(after) or any(not x.equal(y) for x, y in zip(before, after)))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "update", comparing)
+    with mock.patch.object(loop, "update", comparing):
         return *outcome(settings, resume, *faults), changes
 
 
@@ -74,7 +74,7 @@ def test_a_step_that_is_not_finite_ends_all_ranks(place, ranks, part, event):
     run = place / "runs" / name
     lines = records(run)
     assert [(record["skipped_steps"], record["loss"] is None) for record in lines] == [(0, False)] * 2 + [(1, True)]
-    assert consumed_at(candidates(run / "checkpoints"))[0] == lines[BAD - 2]["consumed_tokens"], "the last good one"
+    assert consumed_at(run)[0] == lines[BAD - 2]["consumed_tokens"], "the last good one"
 
 
 PROBED = (
@@ -90,21 +90,21 @@ def garbage_ids(answers):
 
 
 GENERATE = "train.probe:ModelInTraining.generate"
+PROBES = {
+    "model": ("ddp2", GENERATE, RuntimeError("planted\nat length")),
+    "garbage": ("ddp2", GENERATE, garbage_ids),
+    "recall": ("ddp2", "probe.recall:RecallTest.scores", ValueError("planted")),
+    "fsdp_room": ("fsdp2", "train.probe:Probing.gather_weights", MemoryError("planted")),
+    "full_disk": ("one", "runs.folder:RunFolder.write_cases", FULL),
+    "loss": ("ddp2", "probe.measuring:HeldOutLoss.sums", ValueError()),
+}
+NAMES = [pytest.param(name, marks=SLOW if name in ("recall", "loss") else ()) for name in PROBES]
 
 
-@pytest.mark.parametrize(
-    ("part", "at", "event"),
-    [
-        pytest.param("ddp2", GENERATE, RuntimeError("planted\nat length"), id="model"),
-        pytest.param("ddp2", GENERATE, garbage_ids, id="garbage"),
-        pytest.param("ddp2", "probe.recall:RecallTest.scores", ValueError("planted"), id="recall", marks=SLOW),
-        pytest.param("fsdp2", "train.probe:Probing.gather_weights", MemoryError("planted"), id="fsdp_room"),
-        pytest.param("one", "runs.folder:RunFolder.write_cases", FULL, id="full_disk"),
-        pytest.param("ddp2", "probe.measuring:HeldOutLoss.sums", ValueError(), id="loss", marks=SLOW),
-    ],
-)
-def test_a_probe_that_fails_is_recorded_and_costs_no_step(place, ranks, part, at, event, request):
-    off, run = place / "runs" / f"off_{part}", place / "runs" / request.node.callspec.id
+@pytest.mark.parametrize("name", NAMES)
+def test_a_probe_that_fails_is_recorded_and_costs_no_step(place, ranks, name):
+    part, at, event = PROBES[name]
+    off, run = place / "runs" / f"off_{part}", place / "runs" / name
     if not off.exists():
         ranks.train(part, place, off.name, *PROBED, *OFF)
     last = world_of(part) - 1
@@ -117,7 +117,7 @@ def test_a_probe_that_fails_is_recorded_and_costs_no_step(place, ranks, part, at
         return
     failed, *whole = lines
     assert failed["failed"].startswith(f"rank {last}: {type(event).__name__}" if last else type(event).__name__)
-    assert failed["consumed_tokens"] in consumed_at(candidates(run / "checkpoints"))
+    assert failed["consumed_tokens"] in consumed_at(run)
     assert failed["consumed_tokens"] not in {record["consumed_tokens"] for record in whole}
 
 

@@ -1,8 +1,5 @@
-"""The whole program, run as a user runs it."""
-
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,23 +7,16 @@ import torch
 
 from tests.fits import ROOT, UNPROBED, command, exact_metrics, fit, probed, records
 from tests.forked import LIMIT_S, python
+from tests.launching import patched
 
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
-
-
-def without(packages, words):
-    """Write code that does what `python -m lab.fit ...` does where some packages are missing."""
-    return (
-        f"import sys, runpy\nfor name in {packages!r}: sys.modules[name] = None\nsys.argv = {words[2:]!r}\n"
-        "runpy.run_module('lab.fit', run_name='__main__', alter_sys=True)"
-    )
 
 
 @pytest.fixture(scope="module")
 def finished(place):
     """A run in an interpreter of its own, with the bare packages only."""
     extras = ["wandb", "datasets", "pyarrow", "pandas", "flash_attn", "xformers"]
-    words = [sys.executable, "-c", without(extras, command(place, "finished"))]
+    words = patched(command(place, "finished"), f"for name in {extras!r}: sys.modules[name] = None")
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
@@ -58,12 +48,6 @@ def test_losses_are_the_committed_ones(finished):
 
 def test_probing_and_packing_in_the_background_change_no_number(place, finished):
     assert exact_metrics(fit(place, "other", *UNPROBED)) == exact_metrics(finished)
-
-
-def test_resuming_a_finished_run_reports(place, finished):
-    before = (finished / "metrics.jsonl").read_bytes()
-    assert "already finished" in python(*command(place, "finished", "--resume")[1:]).stdout
-    assert (finished / "metrics.jsonl").read_bytes() == before
 
 
 def test_probe_afterwards_gives_what_training_gave(place, finished):

@@ -1,5 +1,3 @@
-"""The command line of lab.fit before anything is trained."""
-
 import subprocess
 import sys
 
@@ -21,23 +19,21 @@ for words in {answers!r}:  # as `python -m` does, and says on stdout whether a p
     except SystemExit as end:
         print(end.code, {package!r} in sys.modules)
 """
-BASIC = {
-    "--optim.lr=1": "CONFIG: must be the first argument, a YAML file; ",
-    "nowhere.yaml": "nowhere.yaml: cannot be ",
+MISTAKES = {  # words, and the lines
+    "--optim.lr=1": ["CONFIG: must be the first argument, a YAML file; "],
+    "nowhere.yaml": ["nowhere.yaml: cannot be "],
+    f"{CONFIG} --optim.l=1": ["optim.l=1: "],
+    f"{CONFIG} --memory_gib=8": ["--memory_gib=8: "],
+    f"{CONFIG} --optim.lr=-1 --run.name=a/b": ["run.name=a/b: must be a plain folder ", "optim.lr=-1: must be > 0"],
+    f"{CONFIG} --resume --print_config": ["--resume: contradicts --print_config; "],
+    f"{CONFIG} --restart --print_config": ["--restart: contradicts --print_config; "],
 }
-BASIC |= {f"{CONFIG} --optim.l=1": "optim.l=1: ", f"{CONFIG} --memory_gib=8": "--memory_gib=8: "}
-MISTAKES = {tuple(words.split()): [line] for words, line in BASIC.items()}
-NAME = "run.name=a/b: must be a plain folder name of at most 200 bytes; "
-MISTAKES |= {(CONFIG, "--optim.lr=-1", "--run.name=a/b"): [NAME, "optim.lr=-1: must be > 0"]}
-BOTH = [f"--{word}: contradicts --print_config; " for word in ("restart", "resume")]
-MISTAKES |= {(CONFIG, "--resume", "--restart", "--print_config"): BOTH}
-UNPREPARED = "data.corpus.name=slimpajama: not prepared in {place}/shards/slimpajama-"
 REFUSED = {  # settings, and the line
-    (): "run.name=there: ",
-    ("--resume", "--optim.beta2=0.9"): "optim.beta2=0.9: the run was started with ",
-    ("--run.name=new", "--data.corpus={{name: slimpajama}}"): UNPREPARED,
-    ("--run.name=new", "--probe.haystack={place}/none.json"): "probe.haystack={place}/none.json: ",
-    ("--run.name=new", "--train.accelerator=gpu"): "train.accelerator=gpu: ",
+    "": "run.name=there: ",
+    "--resume --optim.beta2=0.9": "optim.beta2=0.9: the run was started with ",
+    "--run.name=new --data.corpus.name=slimpajama": "data.corpus.name=slimpajama: not prepared in {}/shards/",
+    "--run.name=new --probe.haystack={}/none.json": "probe.haystack={}/none.json: ",
+    "--run.name=new --train.accelerator=gpu": "train.accelerator=gpu: ",
 }
 
 
@@ -53,7 +49,7 @@ def check_answers(package, answers, statuses, faults):
 
 
 def test_torch_is_not_loaded_for_an_answer():
-    answers = [*MISTAKES, (CONFIG, "--print_config"), ("--help=all",)]
+    answers = [words.split() for words in (*MISTAKES, f"{CONFIG} --print_config", "--help=all")]
     faults = [line for lines in MISTAKES.values() for line in lines]
     check_answers("torch", answers, [2] * len(MISTAKES) + [0, 0], faults)
 
@@ -65,11 +61,10 @@ def test_a_refusal_does_not_wait_for_lightning(tmp_path):
     (there / "config.yaml").write_text(load_experiment(ROOT / CONFIG).to_yaml())
     (there / "metrics.jsonl").write_text("")
     sealed(there)
+    places = [f"--run.folder={tmp_path / 'runs'}", f"--data.folder={tmp_path / 'shards'}"]
     answers = []
     for options in REFUSED:
-        own = [word.format(place=tmp_path) for word in options]
-        places = {"--run.folder": tmp_path / "runs", "--run.name": "there", "--data.folder": tmp_path / "shards"}
-        others = [f"{name}={path}" for name, path in places.items() if not any(word.startswith(name) for word in own)]
-        answers.append([CONFIG, *others, *own])
-    check_answers("lightning", answers, [2] * len(REFUSED), [line.format(place=tmp_path) for line in REFUSED.values()])
+        name = [] if "run.name" in options else ["--run.name=there"]
+        answers.append([CONFIG, *places, *name, *options.format(tmp_path).split()])
+    check_answers("lightning", answers, [2] * len(REFUSED), [line.format(tmp_path) for line in REFUSED.values()])
     assert not (tmp_path / "runs" / "new").exists()

@@ -2,21 +2,26 @@
 
 import itertools
 import json
+import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from lab.core import files
 from lab.core.errors import CheckpointError, DataError
+from lab.core.launch import find_launch
 from lab.data import sidecars
 from lab.data.module import PackedData
 from lab.runs.checkpoints import candidates
 from lab.train.run import run_experiment
+from lab.train.starting import find_start
 from tests.fits import UNPROBED, load, settings_of, train
+from tests.ranks import meet
 from tests.refusals import refused
 
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
-OTHERS = {"seed": "--run.seed=7", "corpus": "--data.corpus.seed=7"}
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +38,9 @@ def resume(place, run):
     return run_experiment(load(*settings_of(place, run.name), *SHORT), True, "again")
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_a_checkpoint_of_another_run_is_refused(place, run, kind):
-    other = train(place, f"other-{kind}", *SHORT, OTHERS[kind])
+@pytest.mark.parametrize("setting", ["run.seed", "data.corpus.seed"])
+def test_a_checkpoint_of_another_run_is_refused(place, run, setting):
+    other = train(place, f"other-{setting}", *SHORT, f"--{setting}=7")
     mine, foreign = (candidates(folder / "checkpoints")[0] for folder in (run, other))
     shutil.rmtree(mine)
     place_of = shutil.copytree(foreign, mine.with_name(foreign.name))
@@ -65,29 +70,15 @@ def test_ranks_share_the_hashing_and_all_learn_of_a_fault(place, ranks, run):
 
 
 def hash_files(words):
-    """Find where a run starts as one of the ranks; return the files that this one has hashed, or the refusal."""
-    import os
-
-    from lab.core import files
-    from lab.core.launch import find_launch
-    from lab.train.starting import find_start
-    from tests.ranks import meet
-
+    """Find where a run starts as one of the ranks; return the weights that this one has hashed, or the refusal."""
     meet()
-    hashed, sha256 = [], files.sha256
-
-    def recorded(path, *first):
-        hashed.extend([path.name] * (path.suffix == ".safetensors"))
-        return sha256(path, *first)
-
-    files.sha256 = recorded
-    try:
-        find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
-    except CheckpointError as error:
-        return str(error)
-    finally:
-        files.sha256 = sha256
-    return hashed
+    with mock.patch.object(files, "sha256", wraps=files.sha256) as hashing:
+        try:
+            find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
+        except CheckpointError as error:
+            return str(error)
+    hashed = [call.args[0] for call in hashing.call_args_list]
+    return [path.name for path in hashed if path.suffix == ".safetensors"]
 
 
 ASKED = ("--evidence.method=asked", "--weights.by=evidence", "--weights.keep=[[0,16]]")

@@ -1,8 +1,6 @@
 """Configs and command lines by nobody's good will: read, or refused in a line for each fault."""
 
 import contextlib
-import importlib
-import io
 import json
 import math
 import os
@@ -30,19 +28,20 @@ from lab.train.starting import Start
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 from tests.refusals import check_faults, refused
+from tests.test_command import main_of
 
 TEXT = CONFIG.read_text()
 LONGEST = 700  # characters of a line
 HANG_S = 120  # sixty times what the slowest takes
 PLACE = "made.yaml"
-FIELDS = {  # settings that no file or line can hold
-    "nul": (f'{TEXT}run: {{name: "a\\0b"}}\n', 'run.name="a\\u0000b": must be a plain folder name'),
-    "line_break": (f'{TEXT}run: {{folder: "a\\nb"}}\n', 'run.folder="a\\nb": must be a path'),
-    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "settings: must be text and numbers"),
-    "list_as_key": (f"{TEXT}? [a, b]\n: 3\n", "settings: must be text and numbers"),
-    "in_itself": (f"run: &run [*run]\n{TEXT}", f"{PLACE}: line 1: not YAML (anchors and aliases"),
-    "long": (f"{TEXT}# {'x' * 2**20}", f"{PLACE}: not YAML (longer than"),
-}
+FIELDS = [  # settings that no file or line can hold
+    (f'{TEXT}run: {{name: "a\\0b"}}\n', 'run.name="a\\u0000b": must be a plain folder name'),
+    (f'{TEXT}run: {{folder: "a\\nb"}}\n', 'run.folder="a\\nb": must be a path'),
+    (f'{TEXT}run: {{name: "\\ud800"}}\n', "settings: must be text and numbers"),
+    (f"{TEXT}? [a, b]\n: 3\n", "settings: must be text and numbers"),
+    (f"run: &run [*run]\n{TEXT}", f"{PLACE}: line 1: not YAML (anchors and aliases"),
+    (f"{TEXT}# {'x' * 2**20}", f"{PLACE}: not YAML (longer than"),
+]
 WORDS = {  # what once crashed, hung or trained, on a command line
     f"--run.seed={'9' * 4000}": "run.seed=999999999999999999999999...",
     f"--run.seed={2**64}": f"run.seed={2**64}: must be <= {2**63 - 1}",
@@ -86,15 +85,15 @@ def check_refusal(lines):
         assert "; " in line, line
 
 
-HOSTILE = {name: (text, [], start) for name, (text, start) in FIELDS.items()}
-HOSTILE |= {words[:40]: (TEXT, words.split(), start) for words, start in WORDS.items()}
+FILES = [(text, "", start) for text, start in FIELDS]
+LINES = [(TEXT, words, start) for words, start in WORDS.items()]
 
 
-@pytest.mark.parametrize(("text", "words", "start"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("text", "words", "start"), FILES + LINES, ids=lambda text: text[-40:])
 def test_a_hostile_value_is_one_line(tmp_path, capsys, monkeypatch, text, words, start):
     monkeypatch.chdir(tmp_path)
     Path(PLACE).write_text(text)
-    status, lines = lines_of(read_arguments, [PLACE, *words], capsys)
+    status, lines = lines_of(read_arguments, [PLACE, *words.split()], capsys)
     assert status == 2
     check_faults(lines, [start])
     check_refusal(lines)
@@ -167,14 +166,6 @@ def mutated(draw):
     return format_yaml(values) + twice
 
 
-def check_accepted(experiment):
-    """Build what a run builds before it reads data, or find that it is refused."""
-    with contextlib.suppress(LabError), unless_it_hangs():
-        run = assemble(Start(experiment))
-        if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
-            build(run.recipe.make, run.recipe.seed, run.recipe.start)
-
-
 def check_config(place, text, *words):
     path = place / "made.yaml"
     path.write_text(text)
@@ -184,66 +175,55 @@ def check_config(place, text, *words):
             (place / "again.yaml").write_text(experiment.to_yaml())
             assert load_experiment(place / "again.yaml") == experiment
         except LabError as error:
-            return check_refusal(str(error).splitlines())
-    return check_accepted(experiment)
+            check_refusal(str(error).splitlines())
+            return
+    with contextlib.suppress(LabError), unless_it_hangs():  # build what a run builds before it reads data
+        run = assemble(Start(experiment))
+        if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
+            build(run.recipe.make, run.recipe.seed, run.recipe.start)
 
 
 def word_of(key, value):
     return f"--{key}={json.dumps(value, ensure_ascii=False)}"
 
 
-def check_words(main, first, key, value, capsys):
-    first = [word for word in first if not word.startswith(f"--{key}=")]
-    status, lines = lines_of(main, [*first, word_of(key, value)], capsys)
-    if status == 2:
-        check_refusal(lines)
-        named = [key.split(".")[-1], *(Path(word.split("=")[0].lstrip("-")).name for word in first)]
-        assert any(name in line for name in named for line in lines), lines
-    else:
-        assert not isinstance(status, int) or status == 0
-
-
-def settings_of(name):
-    """Return a command's main function and its settings, from its help."""
-    module = cli.commands()[name][0]
-    loaded = importlib.import_module(module)
-    main = loaded.main if hasattr(loaded, "main") else importlib.import_module(f"{module}.__main__").main
-    with contextlib.redirect_stdout(out := io.StringIO()):
-        main(["--help=all"])
-    return main, re.findall(r"^  --([a-z_.0-9]+)=", out.getvalue(), re.M)
-
-
-def many(n):
+@pytest.fixture
+def attempts(repeats, record_property):
+    """Run a check of what is drawn, as often as is asked for: attempts(check, *strategies)."""
+    record_property("count", n := repeats(20, 200))
     fixtures = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     once = {"phases": [Phase.generate], "deadline": None, "database": None, "derandomize": True}
-    return settings(max_examples=n, suppress_health_check=fixtures, **once)
+    repeated = settings(max_examples=n, suppress_health_check=fixtures, **once)
+    return lambda check, *drawn: repeated(given(*drawn)(check))()
 
 
-FEW, FULL = 20, 200
+def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, attempts):
+    attempts(lambda text: check_config(tmp_path, text), mutated())
 
 
-def test_a_mutated_config_is_read_and_built_or_refused(tmp_path, repeats, record_property):
-    record_property("count", n := repeats(FEW, FULL))
-    many(n)(given(mutated())(lambda text: check_config(tmp_path, text)))()
+def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, attempts):
+    attempts(lambda key, value: check_config(tmp_path, TEXT, word_of(key, value)), st.sampled_from(KEYS), VALUES)
 
 
-def test_a_mutated_setting_is_read_and_built_or_refused(tmp_path, repeats, record_property):
-    draw = given(st.sampled_from(KEYS), VALUES)
-    record_property("count", n := repeats(FEW, FULL))
-    many(n)(draw(lambda key, value: check_config(tmp_path, TEXT, word_of(key, value))))()
-
-
-def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monkeypatch, repeats, record_property):
+def test_a_mutated_command_line_of_eval_is_run_or_refused(tmp_path, capsys, monkeypatch, attempts):
     monkeypatch.chdir(tmp_path)
-    commands = {name: settings_of(name) for name in EVAL}
-    capsys.readouterr()
-    keys = [(name, key) for name, (_, own) in commands.items() for key in [*own, "position.distance.window", "zz"]]
-    keys = [at for at in keys if at not in (("harness", "tasks"), ("harness", "include_path"))]  # read all its tasks
-    draw = given(st.sampled_from(keys), VALUES)
+    places = []
+    for name in EVAL:
+        main_of(name)(["--help=all"])
+        own = re.findall(r"^  --([a-z_.0-9]+)=", capsys.readouterr().out, re.M)
+        places += [(name, key) for key in (*own, "position.distance.window", "zz")]
+    read_all_its_tasks = {("harness", "tasks"), ("harness", "include_path")}
+    places = [place for place in places if place not in read_all_its_tasks]
 
-    def attempt(which, value):
-        name, key = which
-        check_words(commands[name][0], FIRST.get(name, ["no_run"]), key, value, capsys)
+    def check(place, value):
+        name, key = place
+        first = [word for word in FIRST.get(name, ["no_run"]) if not word.startswith(f"--{key}=")]
+        status, lines = lines_of(main_of(name), [*first, word_of(key, value)], capsys)
+        if status == 2:
+            check_refusal(lines)
+            named = [key.split(".")[-1], *(Path(word.split("=")[0].lstrip("-")).name for word in first)]
+            assert any(name in line for name in named for line in lines), lines
+        else:
+            assert not isinstance(status, int) or status == 0
 
-    record_property("count", n := repeats(FEW, FULL))
-    many(n)(draw(attempt))()
+    attempts(check, st.sampled_from(places), VALUES)

@@ -19,23 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
 SOURCES = sorted(path for part in ("lab", "eval", "experiments", "benchmarks") for path in (ROOT / part).rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TRAINING = (ROOT / "docs" / "training.md").read_text()
-LOCKED = {
-    canonicalize_name(name): version
-    for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.lock").read_text(), re.M)
-}
 INSTALL = re.compile(r"pip install[^`\n]*")
-
-
-def names(extra):
-    """List the packages of an extra, those of extras it refers to included."""
-    found = set()
-    for requirement in EXTRAS[extra]:
-        if requirement.name == PROJECT["name"]:
-            found |= set().union(*(names(other) for other in requirement.extras))
-        else:
-            found.add(canonicalize_name(requirement.name))
-    return found
 
 
 def asked_for(line):
@@ -61,10 +45,8 @@ def needed_by(*extras):
     return wanted
 
 
-def brought_by(extra):
-    """List the modules that the package and one extra install."""
-    found = {canonicalize_name(need.name) for need in needed_by(*filter(None, [extra]))}
-    return {top for top, by in metadata.packages_distributions().items() if found & set(map(canonicalize_name, by))}
+def packages_of(*extras):
+    return {canonicalize_name(need.name) for need in needed_by(*extras)}
 
 
 ALONE = """
@@ -78,16 +60,11 @@ class Only(PathFinder):
 sys.meta_path[:] = [Only if finder is PathFinder else finder for finder in sys.meta_path]
 {code}
 """
-PREPARE = "from lab.prepare import main\nassert main(['configs/cpu_test.yaml', *{words!r}]) == 0"
-PLOT = """
-import altair
-chart = altair.Chart(altair.Data(values=[{{'x': 1}}])).mark_bar()
-chart.encode(x='x:Q').save('{path}/x.png')
-"""
+CHART = "altair.Chart(altair.Data(values=[{{'x': 1}}])).mark_bar().encode(x='x:Q')"
 USES = {  # what commands do with an extra
     "": "from lab.fit import read_arguments\nassert read_arguments(['configs/cpu_test.yaml', '--print_config']) == 0",
-    "data": PREPARE,
-    "plot": PLOT,
+    "data": "from lab.prepare import main\nassert main(['configs/cpu_test.yaml', *{words!r}]) == 0",
+    "plot": f"import altair\n{CHART}.save('{{path}}/x.png')",
     "wandb": "import wandb\nwandb.init(mode='offline', dir='{path}').finish()",
     "hf": "from transformers.models.llama.modeling_llama import LlamaForCausalLM",
 }
@@ -100,9 +77,11 @@ def test_an_extra_alone_brings_what_its_use_imports(tmp_path, extra):
     pyarrow = pytest.importorskip("pyarrow")
     (tmp_path / "part.jsonl.zst").write_bytes(pyarrow.compress(lines, codec="zstd", asbytes=True))
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "part.parquet")
-    words = ["--workers=1", "--data.corpus.name=slimpajama", f"--data.corpus.path={tmp_path}"]
-    words.append(f"--data.folder={tmp_path / 'shards'}")
-    allowed = brought_by(extra) | sys.stdlib_module_names | {"lab", "eval"}
+    corpus = ["--data.corpus.name=slimpajama", f"--data.corpus.path={tmp_path}"]
+    words = ["--workers=1", *corpus, f"--data.folder={tmp_path / 'shards'}"]
+    brought = packages_of(*filter(None, [extra]))
+    modules = {top for top, by in metadata.packages_distributions().items() if brought & {*map(canonicalize_name, by)}}
+    allowed = modules | sys.stdlib_module_names | {"lab", "eval"}
     code = ALONE.format(allowed=allowed, code=USES[extra].format(words=words, path=tmp_path))
     environment = {**os.environ, "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     words = [sys.executable, "-c", code]
@@ -110,25 +89,16 @@ def test_an_extra_alone_brings_what_its_use_imports(tmp_path, extra):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def missing_packages():
-    """List the (package, extra) of every MissingPackage in the code whose arguments are written out."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingPackage":
-                package, _, extra = node.args
-                yield path.name, getattr(package, "value", None), ast.literal_eval(extra)
-
-
 def test_every_missing_package_is_in_the_extra_that_its_message_names():
-    found = list(missing_packages())
-    assert len(found) > 5
-    for file, package, extra in found:
-        assert extra in EXTRAS, (file, extra)
-        if isinstance(package, str):
-            assert canonicalize_name(package) in names(extra), (file, package, extra)
-    assert "xformers" in names("gpu")  # what lab.model.backends names, beside flash-attn
-    # which pip cannot build in isolation
-    assert "flash-attn" not in set().union(*map(names, EXTRAS))
+    nodes = [node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    raised = [node.args for node in nodes if getattr(node.func, "id", "") == "MissingPackage"]
+    assert len(raised) > 5
+    for package, _, extra in raised:
+        brought = packages_of(ast.literal_eval(extra))
+        if isinstance(package, ast.Constant):
+            assert canonicalize_name(package.value) in brought
+    assert "xformers" in packages_of("gpu")  # what lab.model.backends names, beside flash-attn
+    assert "flash-attn" not in packages_of(*EXTRAS)  # which pip cannot build in isolation
 
 
 @pytest.mark.parametrize("path", [*PAGES, *SOURCES, ROOT / "Makefile"], ids=lambda path: path.name)
@@ -140,17 +110,20 @@ def test_every_installation_line_names_extras_that_exist(path):
         assert not re.search(r"flash-attn\b(?!-)", line) or "--no-build-isolation" in line, line
 
 
+def pins_of(text):
+    return {canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.M)}
+
+
 def test_the_lock_holds_what_the_training_page_installs_at_the_versions_of_the_tests():
-    lock = (ROOT / "requirements.lock").read_text()
-    (hashed,) = re.findall(r"`(pip install --require-hashes[^`]*)`", TRAINING)
+    page, lock = (ROOT / "docs" / "training.md").read_text(), (ROOT / "requirements.lock").read_text()
+    (hashed,) = re.findall(r"`(pip install --require-hashes[^`]*)`", page)
     assert hashed.endswith(" requirements.lock")
-    extras = [extra for line in INSTALL.findall(TRAINING) for extra in asked_for(line)]
+    locked, tested = pins_of(lock), pins_of((ROOT / "constraints.txt").read_text())
+    extras = [extra for line in INSTALL.findall(page) for extra in asked_for(line)]
     for need in needed_by(*extras):
         if not need.marker or need.marker.evaluate({"extra": ""}):
-            assert need.specifier.contains(LOCKED[canonicalize_name(need.name)], prereleases=True), str(need)
-    constraints = re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
-    tested = {canonicalize_name(name): version for name, version in constraints}
-    assert {name: version for name, version in LOCKED.items() if tested.get(name, version) != version} == {}
+            assert need.specifier.contains(locked[canonicalize_name(need.name)], prereleases=True), str(need)
+    assert {name: version for name, version in locked.items() if tested.get(name, version) != version} == {}
     entries = re.split(r"\n(?=[a-z])", lock)[1:]
-    assert len(entries) == len(LOCKED)
+    assert len(entries) == len(locked)
     assert all(re.search(r"\n --hash=sha256:[0-9a-f]{64}$", entry.rstrip()) for entry in entries)

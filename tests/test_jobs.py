@@ -1,5 +1,3 @@
-"""The runner of child processes: order, what is done already, failures and signals."""
-
 import sys
 
 import psutil
