@@ -150,7 +150,8 @@ def test_every_path_and_name_is_text():
 
 BARRED = f"see its permissions, and `ulimit -n`, and {AGAIN}"
 ENDS = [  # what the work returns or raises, the status, and what is printed
-    *(("done", 0, "done\n", ""), (7, 7, "", "")),
+    ("done", 0, "done\n", ""),
+    (7, 7, "", ""),
     (ConfigError("a=1: no; b", "c=2: no; d"), 2, "", "a=1: no; b\nc=2: no; d\n"),
     *((OSError(number, "reason", "a/b"), 2, "", f"a/b: cannot be used (reason); {BARRED}\n") for number in (13, 24)),
     (KeyboardInterrupt(), 75, "", "stopped; nothing was written\n"),

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -66,16 +66,15 @@ def hang(*_, **__):
     threading.Event().wait(600)
 
 
-RUN = Mock(disabled=False, dir="x/y")
 GONE_ON = "the run folder holds all"
 FAULTS = {  # what wandb does where, and the end of the line
     "missing": ("import", fail, GONE_ON),
     "init": ("init", fail, GONE_ON),
-    "refused": ("init", Mock(side_effect=[ValueError("no such key"), RUN]), "send it with: wandb sync x"),
+    "refused": ("init", [ValueError("no such key"), DEFAULT], "send it with: wandb sync x"),
     "log": ("log", fail, GONE_ON),
     "hanging": ("log", hang, GONE_ON),
     "teardown": ("teardown", fail, GONE_ON),
-    "unsent": ("teardown", Mock(), "send it with: wandb sync --include-online x"),
+    "unsent": ("teardown", None, "send it with: wandb sync --include-online x"),
 }
 
 
@@ -84,8 +83,9 @@ def test_training_goes_on_whatever_wandb_does(tmp_path, monkeypatch, capsys, nam
     call, does, ending = FAULTS[name]
     short = (*UNPROBED, "--train.tokens=3072", "--optim.warmup_steps=1")
     whole = exact_metrics(train(tmp_path, "untracked", *short))
-    stand_in = Mock(init=Mock(return_value=RUN))
-    monkeypatch.setattr(RUN if call == "log" else stand_in, call, does, raising=False)
+    run = Mock(disabled=False, dir="x/y")
+    stand_in = Mock(init=Mock(return_value=run))
+    getattr(run if call == "log" else stand_in, call).side_effect = does
     monkeypatch.setitem(sys.modules, "wandb", None if call == "import" else stand_in)
     monkeypatch.setattr("lab.train.record.LIMIT_S", 1.0 if name == "hanging" else 120.0)
     monkeypatch.setattr("lab.train.record.FINISH_S", 0.0 if name == "unsent" else 120.0)
