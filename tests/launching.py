@@ -164,6 +164,14 @@ def running(place, commands, start=copy):
             process.wait(timeout=LIMIT_S)
 
 
+def ended(place, commands):
+    """Run commands to their end, after which nothing may be left; return each exit status and output."""
+    with running(place, commands) as processes:
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    return statuses, outputs
+
+
 def resumed(place, name, *options):
     """Resume a run without end until it has recorded more steps than before, and return the steps."""
     run = place / "runs" / name

@@ -10,7 +10,7 @@ import pytest
 from lab.core.locks import locked
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import ROOT
-from tests.launching import patched, running, workers
+from tests.launching import ended, patched, workers
 from tests.refusals import check_faults
 
 SMALL = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")
@@ -46,15 +46,13 @@ def place(tmp_path_factory):
     return place
 
 
-def on_two_nodes(place, name, *options, second="place", code="", **variables):
+def on_two_nodes(place, name, *options, both=(), second="place", code="", **variables):
     """Run a rank on each of two nodes, the second in another folder, with further options, code and variables."""
     as_nodes = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     one, two = (worker | as_nodes for worker in workers(2))
-    words = patched(command(place, name, *TWO), SOON)
-    others = patched(command(place.with_name(second), name, *TWO, *options), SOON + code)
-    with running(place.parent, [(words, one), (others, two | variables)]) as processes:
-        statuses, outputs = processes.finish()
-        assert processes.left() == []
+    words = patched(command(place, name, *TWO, *both), SOON)
+    others = patched(command(place.with_name(second), name, *TWO, *both, *options), SOON + code)
+    statuses, outputs = ended(place.parent, [(words, one), (others, two | variables)])
     return statuses, [re.sub(r"(?m)^\[.*\n", "", output) for output in outputs]  # without gloo's own lines
 
 
@@ -103,20 +101,18 @@ def test_nodes_may_differ_in_threads_and_paths(place):
     assert len(records(place / "runs" / "alike")) == 2
 
 
-def test_nodes_that_print_end_together(place, monkeypatch):
-    monkeypatch.setattr("tests.test_nodes.TWO", (*TWO, "--dry_run"))
-    statuses, outputs = on_two_nodes(place, "printed")
+def test_nodes_that_print_end_together(place):
+    statuses, outputs = on_two_nodes(place, "printed", both=["--dry_run"])
     assert statuses == [0, 0], outputs
     assert not (place / "runs" / "printed").exists()
 
 
-def test_nodes_that_resume_with_different_haystacks_end_in_one_line(place, monkeypatch):
+def test_nodes_that_resume_with_different_haystacks_end_in_one_line(place):
     long, other = place / "long.txt", place / "other.txt"
     long.write_text("A text that is larger than what a run folder keeps. " * 20_000)
     other.write_text("Another text. " * 20_000)
-    options = (f"--probe.haystack={long}", "--train.checkpoint_every_tokens=512", "--resume")
-    monkeypatch.setattr("tests.test_nodes.TWO", (*TWO, *options))
-    assert on_two_nodes(place, "long")[0] == [0, 0]
+    both = (f"--probe.haystack={long}", "--train.checkpoint_every_tokens=512", "--resume")
+    assert on_two_nodes(place, "long", both=both)[0] == [0, 0]
     shutil.rmtree(sorted(place.glob("runs/long/checkpoints/tokens-*"))[-1])
     code = f"""
 from lab.data.text_files import read_texts
@@ -125,6 +121,6 @@ from lab.train import starting
 for part in (needles, starting):
     part.read_texts = lambda path, field: read_texts(Path({str(other)!r}), field)
 """  # another file of the same name on the second node
-    statuses, outputs = on_two_nodes(place, "long", code=code)
+    statuses, outputs = on_two_nodes(place, "long", both=both, code=code)
     assert statuses == [2, 2], outputs
     assert "probe.haystack=text of SHA-256 " in outputs[0]

@@ -1,5 +1,5 @@
+import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -65,15 +65,12 @@ def test_attention_by_other_positions_fails(monkeypatch):
         check_distance_method(Rerope, window=4)
 
 
-class Counting(OwnCorpus):
-    name = "counting"
-    calls: ClassVar[list[int]] = [0]
-
-    def documents(self):
-        self.calls[0] += 1
-        return iter([str(self.calls[0])])
-
-
 def test_a_corpus_that_changes_fails():
+    class Counting(OwnCorpus):
+        name = "counting"
+
+        def documents(self, calls=itertools.count()):
+            return iter([str(next(calls))])
+
     with pytest.raises(AssertionError, match="the same on every call"):
         testing.check_corpus(Counting)
