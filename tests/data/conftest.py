@@ -1,8 +1,8 @@
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lab.data.preparation import prepare
-from tests.data.slim import LONG, slim, slim_corpus, word_tokenizer
-from tests.data.stores import text_config, write_corpus
+from lab.data.config import TokenizerFile
+from tests.data.slim import LONG
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,23 +12,12 @@ def short_documents_are_long():
         yield
 
 
-@pytest.fixture
-def made(tmp_path):
-    """A prepared text corpus: its config and the texts of each file."""
-    texts = write_corpus(tmp_path / "corpus")
-    config = text_config(tmp_path)
-    prepare(config, progress=False)
-    return config, texts
-
-
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory):
-    """A tokenizer of whole words."""
-    return word_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def config(tmp_path, tokenizer):
-    """An upsampled corpus of SlimPajama's form."""
-    slim_corpus(tmp_path / "corpus")
-    return slim(tmp_path, tokenizer)
+    """A tokenizer of whole words: a text of n words has n + 1 tokens."""
+    vocab = {"<eos>": 0, **{f"w{n}": n + 1 for n in range(500)}}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = str(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+    tokenizer.save(path)
+    return TokenizerFile(path=path, eos="<eos>")

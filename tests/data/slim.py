@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pyarrow
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lab.data.config import DataConfig, Slimpajama, TokenizerFile, Upsample
+from lab.data.config import DataConfig, Slimpajama, Upsample
 from lab.data.preparation import shard_folder
 from tests.data.stores import read_shard
 
@@ -18,15 +17,6 @@ SOURCES = {
 }
 LONG, SHARE = 100, 0.9
 TASKS = 3
-
-
-def word_tokenizer(folder):
-    """Make a tokenizer of whole words: a text of n words has n + 1 tokens."""
-    vocab = {"<eos>": 0, **{f"w{n}": n + 1 for n in range(500)}}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return TokenizerFile(path=str(folder / "tokenizer.json"), eos="<eos>")
 
 
 def slim_corpus(folder, sources=SOURCES, documents=60, files=TASKS, seed=0):

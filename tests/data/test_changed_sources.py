@@ -16,6 +16,14 @@ def rewrite(path):
     path.write_text(path.read_text().replace("number", "rebmun"))  # of the same size
 
 
+@pytest.fixture
+def config(tmp_path):
+    """A prepared text corpus."""
+    write_corpus(tmp_path / "corpus")
+    prepare(text_config(tmp_path), progress=False)
+    return text_config(tmp_path)
+
+
 CHANGES = {
     "added": lambda folder: (folder / "more.txt").write_text("one more text"),
     "removed": lambda folder: (folder / "part0.jsonl").unlink(),
@@ -25,8 +33,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_corpus_is_refused_unless_that_is_accepted(made, capsys, change):
-    config, _ = made
+def test_a_changed_corpus_is_refused_unless_that_is_accepted(config, capsys, change):
     name = "more.txt" if change == "added" else "part0.jsonl"
     place = config.corpus.path
     CHANGES[change](sources.Path(place))
@@ -38,8 +45,7 @@ def test_a_changed_corpus_is_refused_unless_that_is_accepted(made, capsys, chang
     assert replace(config, changed_sources="accept").shard_name == config.shard_name
 
 
-def test_a_touched_file_is_hashed_once_and_absent_files_are_not_compared(made, monkeypatch, capsys):
-    config, _ = made
+def test_a_touched_file_is_hashed_once_and_absent_files_are_not_compared(config, monkeypatch, capsys):
     hashed = []
     own = sources.sha256
     monkeypatch.setattr(sources, "sha256", lambda path: hashed.append(path.name) or own(path))

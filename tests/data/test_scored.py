@@ -40,26 +40,15 @@ def turns(*pairs):
     return {"conversations": [{"from": role, "value": text} for role, text in pairs]}
 
 
-def write_rows(folder, rows):
-    folder.mkdir()
-    (folder / "part.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return str(folder)
-
-
-def config_of(corpus, place, tokenizer, **settings):
-    values = {"held_out_frac": 0.0, "window": 8, "folder": str(place / "shards"), **settings}
-    return DataConfig(corpus=corpus, tokenizer=tokenizer, **values)
-
-
-def opened(config):
+def read_back(place, rows, corpus, tokenizer, **settings):
+    """Prepare rows; return the store, and (word, scored) of every token."""
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    own = corpus(path=str(place / "rows.jsonl"))
+    config = DataConfig(corpus=own, tokenizer=tokenizer, held_out_frac=0.0, folder=str(place / "shards"), **settings)
     prepare(config, progress=False)
-    return TokenStore.open(shard_folder(config), "train")
-
-
-def words_of(store):
-    """List (word, scored) of every token."""
-    scored = store.read(0, store.n_tokens, "scored").tolist()
-    return [(WORDS[i], mark) for i, mark in zip(store.read(0, store.n_tokens).tolist(), scored, strict=True)]
+    store = TokenStore.open(shard_folder(config), "train")
+    ids, marks = (store.read(0, store.n_tokens, *kind).tolist() for kind in ((), ("scored",)))
+    return store, [(WORDS[token], mark) for token, mark in zip(ids, marks, strict=True)]
 
 
 def read(*words):
@@ -113,12 +102,12 @@ def test_what_is_no_conversation_is_dropped(row, reason):
 
 def test_the_tokens_of_a_conversation_and_which_are_scored(tmp_path, tokenizer):
     rows = [turns(("human", "Hi"), ("gpt", "Hello.")), turns(("human", "Hi Hi"), ("gpt", "Bye"), ("human", "Bye"))]
-    store = opened(config_of(Conversations(path=write_rows(tmp_path / "corpus", rows)), tmp_path, tokenizer))
+    store, words = read_back(tmp_path, rows, Conversations, tokenizer)
     first = [*scored("<bos>"), *read("USER:", " ", "Hi", "\n", "ASSISTANT:")]
     first += scored(" ", "Hello.", "\n", "<eos>")
     second = [*scored("<bos>"), *read("USER:", " ", "Hi", " ", "Hi", "\n", "ASSISTANT:"), *scored(" ", "Bye", "\n")]
     second += [*read("USER:", " ", "Bye", "\n"), *scored("<eos>")]
-    assert words_of(store) == first + second
+    assert words == first + second
     assert not store.scores_all
     assert [len(document) for document in store.documents()] == [10, 16]
 
@@ -126,9 +115,9 @@ def test_the_tokens_of_a_conversation_and_which_are_scored(tmp_path, tokenizer):
 def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
     texts = {"books": "Hi Bye", "news": "Hello."}
     rows = [{"text": text, "meta": {"redpajama_set_name": name}} for name, text in texts.items()]
-    store = opened(config_of(Slimpajama(path=write_rows(tmp_path / "corpus", rows)), tmp_path, tokenizer, tags=True))
+    _, words = read_back(tmp_path, rows, Slimpajama, tokenizer, tags=True)
     first = [*scored("<bos>"), *read("books", "\n"), *scored("Hi", " ", "Bye", "<eos>")]
-    assert words_of(store) == [*first, *scored("<bos>"), *read("news", "\n"), *scored("Hello.", "<eos>")]
+    assert words == [*first, *scored("<bos>"), *read("news", "\n"), *scored("Hello.", "<eos>")]
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,15 @@ from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import weigh
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
-from tests.data.slim import LONG, SHARE, TASKS, documents, slim_corpus
+from tests.data.slim import LONG, SHARE, TASKS, documents, slim, slim_corpus
 from tests.data.stores import refused
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer):
+    """An upsampled corpus of SlimPajama's form."""
+    slim_corpus(tmp_path / "corpus")
+    return slim(tmp_path, tokenizer)
 
 
 def test_weights_worked_by_hand():
@@ -63,14 +70,12 @@ def test_a_base_that_was_made_anew_is_noticed(config, tmp_path, tokenizer):
 
 
 def test_scored_marks_are_carried_over(tmp_path, tokenizer, monkeypatch):
-    (tmp_path / "corpus").mkdir()
-    generator = np.random.default_rng(0)
-    rows = []
+    generator, rows = np.random.default_rng(0), []
     for number in range(40):
         said = [" ".join(f"w{n}" for n in generator.integers(1, 500, size)) for size in (5, 3 + 4 * (number % 8))]
         rows.append({"conversations": [{"from": "human", "value": said[0]}, {"from": "gpt", "value": said[1]}]})
-    (tmp_path / "corpus" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    corpus = Conversations(path=str(tmp_path / "corpus" / "a.jsonl"))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    corpus = Conversations(path=str(tmp_path / "a.jsonl"))
     monkeypatch.setattr(Upsample, "longer_than", 30)
     upsample = Upsample(share=0.9)
     config = DataConfig(corpus=corpus, tokenizer=tokenizer, folder=str(tmp_path / "shards"), upsample=upsample)
