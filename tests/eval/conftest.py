@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.model.attention.inspection import LayerLogits
 from tests.opened import write_run
 
 
@@ -44,20 +43,6 @@ def text_file(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text(" ".join(f"word {n * n % 97}." for n in range(700)))
     return path
-
-
-@pytest.fixture
-def held_logits(monkeypatch):
-    """The numbers of logits that were computed in one block."""
-    held, true = [], LayerLogits.block
-
-    def block(self, *arguments):
-        logits = true(self, *arguments)
-        held.append(logits.numel())
-        return logits
-
-    monkeypatch.setattr(LayerLogits, "block", block)
-    return held
 
 
 @pytest.fixture(scope="module")

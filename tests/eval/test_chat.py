@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,16 @@ from lab.export import main as export
 from lab.loading import open_model
 from tests.eval.commands import runner
 from tests.opened import sealed
+from tests.refusals import refused
 
 FOLDER = Path(__file__).resolve().parents[2] / "eval/papers/templates"
 TEMPLATES = {**{path.stem: path.read_text() for path in FOLDER.iterdir()}, "user_assistant": USER_ASSISTANT}
 VICUNA = "A chat between a curious user and an artificial intelligence assistant. "
 VICUNA += "The assistant gives helpful, detailed, and polite answers to the user's questions. USER: "
+LLAMA3 = "<|start_header_id|>{}<|end_header_id|>\n\n"
 AROUND = {  # what the released scripts write before and after a question
     "llama2": ("[INST]", "[/INST]"),
-    "llama3": (
-        "<|start_header_id|>user<|end_header_id|>\n\n",
-        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-    ),
+    "llama3": (LLAMA3.format("user"), f"<|eot_id|>{LLAMA3.format('assistant')}"),
     "qwen2": ("<|im_start|>\n", "\n"),
     "vicuna": (VICUNA, " ASSISTANT:"),
     "user_assistant": ("USER: ", "\nASSISTANT:"),
@@ -40,11 +40,7 @@ def messages(*pairs):
     return [{"role": role, "content": text} for role, text in pairs]
 
 
-def test_every_template_has_a_test():
-    assert set(TEMPLATES) == set(AROUND)
-
-
-@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_are_rendered_as_by_transformers(name, bpe):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=TEMPLATES[name])
@@ -58,11 +54,8 @@ def test_templates_are_rendered_as_by_transformers(name, bpe):
 def test_a_conversation_is_scored_by_its_template():
     names = {"system": "system", "user": "human", "assistant": "gpt"}
     row = {"conversations": [{"from": names[role], "value": text} for role, text in TURNS]}
-    assert to_conversation(row, TEMPLATES["vicuna"]) == (
-        ("Be kind. USER: Hi ASSISTANT:", False),
-        (" Hello.\nYou?</s>", True),
-        ("USER: Bye ", False),
-    )
+    parts = (("Be kind. USER: Hi ASSISTANT:", False), (" Hello.\nYou?</s>", True), ("USER: Bye ", False))
+    assert to_conversation(row, TEMPLATES["vicuna"]) == parts
     with pytest.raises(DataError, match="a turn changes the text before it"):
         to_conversation(row, "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
     line = r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
@@ -100,17 +93,6 @@ def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, ca
         hashes.append([json.loads(case)["prompt_hash"] for case in cases])
         assert row["chat"] is True
     assert hashes[0] == hashes[1]
-
-
-def test_a_model_without_a_template_and_a_missing_file_are_one_line(run_folder, tmp_path, capsys):
-    faults = {
-        "--apply_chat_template": "--apply_chat_template: tiny has none, as it was trained on no conversations; give a",
-        "--chat_template=none.jinja": "--chat_template=none.jinja: cannot be read (No such file or directory); give a",
-    }
-    for option, fault in faults.items():
-        status, _, err = runner(lines)([run_folder, "--lengths=600", option, "-o", tmp_path], capsys)
-        assert (status, err.count("\n")) == (2, 1)
-        assert fault in err
 
 
 BOS = "{{ bos_token }}"
@@ -179,28 +161,29 @@ def test_a_marker_that_tokenizer_json_lacks_is_refused(key, bpe, hugging_face_fo
         config = {"bos_token": "<bos>", "chat_template": template, key: DECLARED[key]}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         subject = build_subject(open_model(folder), folder, torch.device("cpu"))
-        if refuses:
-            with pytest.raises(ConfigError, match=r"writes <\|im\|>, which is not a token of tokenizer.json; save"):
-                LinesOptions(apply_chat_template=True).writer(subject)
-        else:
+        fault = pytest.raises(ConfigError, match=r"writes <\|im\|>, which is not a token of tokenizer.json; save")
+        with fault if refuses else nullcontext():
             LinesOptions(apply_chat_template=True).writer(subject)
 
 
-def test_a_folder_with_additional_templates_alone_has_no_default_as_in_transformers(hugging_face_folder, tmp_path):
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tokenizer_config.json": '{"chat_template": "x"}', "additional_chat_templates/tool_use.jinja": "{{ tools }}"},
+        {"tokenizer_config.json": '{"chat_template": ["x"]}'},
+    ],
+    ids=["additional_alone", "list_of_texts"],
+)
+def test_a_folder_without_a_default_has_none_as_in_transformers(files, hugging_face_folder, tmp_path):
     folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    for name, text in files.items():
+        (folder / name).write_text(text)
     assert open_model(folder).chat_template is None
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe{{ messages }}", None])
-def test_a_broken_template_is_one_line(content, hugging_face_folder, tmp_path):
+def test_a_template_that_is_no_text_is_one_line(hugging_face_folder, tmp_path):
     folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
-    if content is None:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": ["{{ messages }}"]}))
-        assert open_model(folder).chat_template is None
-        return
-    (folder / "chat_template.jinja").write_bytes(content)
-    with pytest.raises(CheckpointError, match="chat_template.jinja: cannot be read"):
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe{{ messages }}")
+    with refused("{}chat_template.jinja: cannot be read", error=CheckpointError):
         _ = open_model(folder).chat_template

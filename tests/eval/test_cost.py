@@ -7,51 +7,26 @@ from types import SimpleNamespace
 import pytest
 
 from eval.engine import subject as subjects
+from eval.lines import main as lines
 from lab.model.decoder import DecoderConfig
-
-TABLE = 512  # positions of the models of `foreign`
-TOO_LONG = "{}=513: must be <= 512, the positions that gpt2 has; lower it\n"
-REFUSED = [  # a command, its words, and the line or its beginning
-    ("passkey", "--lengths=513", TOO_LONG.format("--lengths")),
-    ("lines", "--lengths=513", TOO_LONG.format("--lengths")),
-    ("entropy", "--lengths=513", TOO_LONG.format("--lengths")),
-    ("perplexity", "--lengths=64,513", TOO_LONG.format("--lengths")),
-    ("precision", "--length=513", TOO_LONG.format("--length")),
-    ("distance", "--window=513", TOO_LONG.format("--window")),
-    ("probe", "--max_length=513", TOO_LONG.format("--max_length")),
-    ("ruler.__main__", "--lengths=513", TOO_LONG.format("--lengths")),
-    ("probe", "--haystack=TEXT --needles=16 --digits=9 --answer_budget=400", "model=gpt2: has 512 positions, "),
-    ("lines", "", TOO_LONG.format("--lengths").replace("513", "1024")),  # no option, as the user named none
-]
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=32, vocab_size=64, tie_embeddings=False)
 
 
-def command(name, words, capsys):
-    capsys.readouterr()  # what writing the model has shown
-    status = importlib.import_module(f"eval.{name}").main([str(word) for word in words])
-    return status, *capsys.readouterr()
-
-
-@pytest.mark.parametrize(("name", "words", "line"), REFUSED)
-def test_what_a_table_of_positions_does_not_hold_is_one_line(
-    name, words, line, foreign, capsys, tmp_path, text_file, monkeypatch
-):
-    monkeypatch.setattr("eval.lines.BUDGET", 500)
-    words = [foreign("gpt2"), *words.replace("TEXT", str(text_file)).split(), "-o", tmp_path]
-    status, out, err = command(name, words, capsys)
-    assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)
-
-
-def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_file):
-    words = {"passkey": ["--depths=2", "--tests=1"], "entropy": ["--texts=1", f"--text={text_file}"]}
-    words["probe"] = ["--tests=1", f"--haystack={text_file}", "--threshold=0.01"]
+def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_file, monkeypatch):
+    model = str(foreign("gpt2"))  # 512 positions
+    words = {"passkey": "--depths=2 --tests=1", "entropy": f"--texts=1 --text={text_file}"}
+    words["probe"] = f"--tests=1 --haystack={text_file} --threshold=0.01"
     longest = {"passkey": "length", "entropy": "visible", "probe": "length"}
     for name, options in words.items():
-        status, out, err = command(name, [foreign("gpt2"), *options, "-o", tmp_path / name, "--json"], capsys)
-        assert status == 0, err
-        lengths = [row.get(longest[name], 0) for row in json.loads(out)["rows"]]
-        assert TABLE / 4 <= max(lengths) <= TABLE
+        main = importlib.import_module(f"eval.{name}").main
+        capsys.readouterr()  # what writing the model has shown
+        assert main([model, *options.split(), "-o", str(tmp_path / name), "--json"]) == 0
+        lengths = [row.get(longest[name], 0) for row in json.loads(capsys.readouterr().out)["rows"]]
+        assert 512 / 4 <= max(lengths) <= 512
+    monkeypatch.setattr("eval.lines.BUDGET", 500)
+    assert lines([model, "-o", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "--lengths=1024: must be <= 512, the positions that gpt2 has; lower it\n"
 
 
 def announced(tests, capsys, monkeypatch, window=512):
@@ -77,15 +52,14 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute_and_little_work_is_not
     assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
 
 
-@pytest.mark.parametrize(("reply", "goes_on"), [("y\n", True), ("\n", False), ("", False)])
-def test_a_person_is_asked_before_tests_beyond_eight_windows(reply, goes_on, capsys, monkeypatch):
+@pytest.mark.parametrize("reply", ["y\n", "\n", ""])
+def test_a_person_is_asked_before_tests_beyond_eight_windows(reply, capsys, monkeypatch):
     """8 * 64 = 512 tokens are not beyond 8 windows of 64; a batch, whose input is no terminal, is never asked."""
     assert announced([(1, 513)], capsys, monkeypatch, window=64)[1] == ""
-    terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: reply)
-    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: reply))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert announced([(1, 512)], capsys, monkeypatch, window=64)[1] == ""
-    if goes_on:
+    if reply == "y\n":
         assert "8.0 times the window of 64" in announced([(1, 513)], capsys, monkeypatch, window=64)[1]
     else:
         with pytest.raises(KeyboardInterrupt):

@@ -21,11 +21,8 @@ def branches(generator, bases):
         shift = generator.normal(0, 0.3)
         for branch, f in enumerate(np.exp(generator.normal(0, 1, 5))):
             y = 0.5 * np.log(f) + shift + generator.normal(0, 0.1)
-            end = y > 0.8
-            rows.append(
-                {"base": base, "run": f"{base}-{branch}", "f": f, "low": min(y, 0.8), "high": np.inf if end else y}
-            )
-    return pd.DataFrame(rows)
+            rows.append((base, f"{base}-{branch}", f, min(y, 0.8), np.inf if y > 0.8 else y))
+    return pd.DataFrame(rows, columns=["base", "run", "f", "low", "high"])
 
 
 @pytest.mark.slow
@@ -46,8 +43,7 @@ def test_limits_of_shares_of_runs_that_have_or_have_not_acquired_retrieval(seeds
     found = generator.binomial(64, shares) / 64
     limits = [mean_with_limits(row.tolist(), ends=SHARES)[1:] for row in found]
     assert covered(0.95 * acquired + 0.05 * (1 - acquired), limits) >= 0.9
-    assert (np.min(limits), np.max(limits)) >= (0, 0)
-    assert np.max(limits) <= 1
+    assert 0 <= np.min(limits) <= np.max(limits) <= 1
 
 
 def test_nothing_against_everything_in_five_seeds_is_significant():
@@ -61,7 +57,7 @@ def test_nothing_against_everything_in_five_seeds_is_significant():
     assert (other.p < 1e-6, other.p_exact) == (True, pytest.approx(2 / 252))
     assert compare_over_seeds(none, dict(none), floor).p == 1
     assert compare_over_seeds(none, every) == NONE, "without tests there is no error"
-    three = {seed: none[seed] for seed in range(3)}, {seed: every[seed] for seed in range(3)}
+    three = dict.fromkeys(range(3), 0.0), dict.fromkeys(range(3), 1.0)
     assert compare_over_seeds(*three, floor) == NONE, "three seeds are described"
 
 
@@ -70,10 +66,8 @@ def test_the_floor_makes_no_difference_out_of_nothing():
     generator = np.random.default_rng(0)
     for share in (0.02, 0.5, 0.98):
         found = generator.binomial(64, share, (1000, 2, 5)) / 64
-        p = [
-            compare_over_seeds(
-                *(dict(enumerate(arm)) for arm in pair), np.mean([binomial_variance(x, 64) for x in pair.ravel()])
-            ).p
-            for pair in found
-        ]
+        p = []
+        for first, second in found:
+            floor = np.mean([binomial_variance(x, 64) for x in (*first, *second)])
+            p.append(compare_over_seeds(dict(enumerate(first)), dict(enumerate(second)), floor).p)
         assert np.mean(np.array(p) <= 0.05) <= 0.05

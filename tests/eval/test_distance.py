@@ -1,5 +1,6 @@
 """The command that measures effective distance."""
 
+import itertools
 import json
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.positions import distance as method
 from lab.probe.effective_distance import map_counts_to_distance
+from tests.eval.commands import rows_in, words_of
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
@@ -41,29 +43,23 @@ def distance(wide_run, tmp_path, capsys):
 
 
 def rows_of(folder):
-    (path,) = folder.glob("distance-*.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return rows_in(*folder.glob("distance-*.jsonl"))
 
 
 def test_every_method_gets_the_same_tests_and_a_table(distance):
     status, folder, said = distance(METHODS)
     assert (status, said.err.count("Traceback")) == (0, 0)
     rows = rows_of(folder)
-    methods = ["rope+plain", "rope+string(shift=40,window=8)"]
-    assert [(row["method"], row["metric"]) for row in rows] == [
-        (method, metric) for method in methods for metric in ["found_by_distance"] * 3 + ["reach"]
-    ]
+    methods, metrics = ("rope+plain", "rope+string(shift=40,window=8)"), ["found_by_distance"] * 3 + ["reach"]
+    assert [(row["method"], row["metric"]) for row in rows] == [*itertools.product(methods, metrics)]
     assert {(row["n"], row["needles"], row["f"]) for row in rows if "distance" in row} == {(4, 1, None)}
     assert all(row["reach"] is None and row["reach_high"] is not None for row in rows if row["metric"] == "reach")
-    files = [[json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("tests-*.jsonl")]
-    (key, *one), (other_key, *other) = files
+    (key, *one), (other_key, *other) = map(rows_in, folder.glob("tests-*.jsonl"))
     assert key["key"]["method"] != other_key["key"]["method"]
-    assert [(r["distance"], r["test"], r["prompt_hash"]) for r in one] == [
-        (r["distance"], r["test"], r["prompt_hash"]) for r in other
-    ]
-    assert [r["log_prob"] for r in one] != [r["log_prob"] for r in other]
-    assert said.out.count("fails at 32 tokens already") == 2
-    assert f"written to {folder}" in said.out
+    asked = [[(row["distance"], row["test"], row["prompt_hash"]) for row in rows] for rows in (one, other)]
+    assert asked[0] == asked[1]
+    assert [row["log_prob"] for row in one] != [row["log_prob"] for row in other]
+    assert (said.out.count("fails at 32 tokens already"), f"written to {folder}" in said.out) == (2, True)
 
 
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
@@ -83,13 +79,8 @@ def test_a_grid_measures_every_prompt_length_as_a_call_with_that_window_does(dis
     assert (status, cells) == (0, [(64, 32), (96, 32), (96, 60)])
     assert [row["distance"] for row in rows if row["metric"] == "found_by_distance"] == [32, 60, 90]
     assert sum(row["metric"] == "reach" for row in rows) == 1
-    lines = [line.split() for line in said.out.splitlines()]
-    assert [line for line in lines if line[:1] in (["prompt"], ["128"], ["96"], ["64"])] == [
-        ["prompt", "32", "60", "90"],
-        ["128", "0.00", "0.00", "0.00"],
-        ["96", "0.00", "0.00", "-"],
-        ["64", "0.00", "-", "-"],
-    ]
+    table = [" ".join(line) for line in words_of(said.out) if line[0] in ("prompt", "128", "96", "64")]
+    assert table == ["prompt 32 60 90", "128 0.00 0.00 0.00", "96 0.00 0.00 -", "64 0.00 - -"]
     assert next(folder.glob("*.png")).stat().st_size > 0
     for length, distances in ((96, "32,60"), (64, "32")):
         own = rows_of(distance(f"--window={length}", f"--distances={distances} --tests=3", folder=f"own{length}")[1])
@@ -109,8 +100,8 @@ def test_a_prompt_length_without_room_is_an_error(distance):
 def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, tmp_path, monkeypatch, capsys):
     hub = pytest.importorskip("huggingface_hub")
     home = tmp_path / "hub" / "models--owner--neox"
+    (home / "refs").mkdir(parents=True)
     for step in (2, 10):
-        (home / "refs").mkdir(parents=True, exist_ok=True)
         (home / "refs" / f"step{step}").write_text(f"{step:040d}")
         shutil.copytree(foreign("gpt_neox", step), home / "snapshots" / f"{step:040d}")
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -139,14 +130,12 @@ def test_f_is_that_of_the_position_which_the_method_gives():
     assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70
 
 
-def test_an_effective_length_beyond_reach_is_explained():
+@pytest.mark.parametrize(("length", "lines"), [(288, 1), (159, 0), (None, 0)])
+def test_an_effective_length_beyond_reach_is_explained(length, lines, monkeypatch):
     """One line where training's effective length is longer than every reach; none where it is not, or not known."""
-    tests = SimpleNamespace(required=2, needles=4)
-    for length, rows in ((288, 1), (159, 0), (None, 0)):
-        model = SimpleNamespace(folder=Path("x"), experiment=SimpleNamespace(tests=tests), consumed_tokens=5)
-        measure = SimpleNamespace(subject=SimpleNamespace(model=model))
-        with pytest.MonkeyPatch.context() as patch:
-            probe = {"consumed_tokens": 5, "effective_length": length}
-            patch.setattr("eval.distance.RunFolder", lambda path: SimpleNamespace(probes=lambda: [probe]))  # noqa: B023
-            lines = FoundByDistance.explain_length(measure, [{"metric": "reach", "reach": 159.2}])
-        assert len([line for line in lines if "288" in line and "2 of 4" in line]) == rows
+    tests, probes = SimpleNamespace(required=2, needles=4), [{"consumed_tokens": 5, "effective_length": length}]
+    model = SimpleNamespace(folder=Path("x"), experiment=SimpleNamespace(tests=tests), consumed_tokens=5)
+    measure = SimpleNamespace(subject=SimpleNamespace(model=model))
+    monkeypatch.setattr("eval.distance.RunFolder", lambda path: SimpleNamespace(probes=lambda: probes))
+    found = FoundByDistance.explain_length(measure, [{"metric": "reach", "reach": 159.2}])
+    assert len([line for line in found if "288" in line and "2 of 4" in line]) == lines

@@ -22,27 +22,15 @@ TOL = 1e-4  # of changes near 10: float32 products, a whole row of the head or a
 WORDS = ["--windows=12", "--length=40", "--min_count=2", "--coverage=0.4"]
 
 
-@pytest.fixture(scope="module")
-def base(prepared, tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("runs") / "base", prepared)
-
-
-@pytest.fixture(scope="module")
-def tuned(prepared, tmp_path_factory):
-    """Another model of the same shape, whose training window is 64 tokens."""
-    return write_run(tmp_path_factory.mktemp("runs") / "tuned", prepared, std=0.45)
-
-
-@pytest.fixture(scope="module")
-def by_hand(prepared, base, tuned):
+def changes_by_hand(data, folders):
     """Windows of 40 held-out tokens with the change of every target: rows of (token, target or None, change)."""
     text = [
         (token, number)
-        for number, document in enumerate(TokenStore.open(shard_folder(prepared), "held_out").documents())
+        for number, document in enumerate(TokenStore.open(shard_folder(data), "held_out").documents())
         for token in document.tolist()
     ]
-    special = {load_tokenizer(shard_folder(prepared)).token_to_id(name) for name in ("<bos>", "<eos>")}
-    models = [open_model(folder).decoder for folder in (base, tuned)]
+    special = {load_tokenizer(shard_folder(data)).token_to_id(name) for name in ("<bos>", "<eos>")}
+    models = [open_model(folder).decoder for folder in folders]
     windows = {}
     for start in range(0, len(text) - 40, 40):
         tokens = [token for token, _ in text[start : start + 40]]
@@ -57,10 +45,12 @@ def by_hand(prepared, base, tuned):
     return windows
 
 
-def test_the_result_against_whole_logits(by_hand, prepared, base, tuned, tmp_path):
-    assert main([str(base), str(tuned), "-o", str(tmp_path / "impact"), *WORDS]) == 0
+def test_the_result_against_whole_logits(prepared, run_folder, tmp_path):
+    tuned = write_run(tmp_path / "tuned", prepared, std=0.45)  # of the same shape, with a training window of 64 tokens
+    assert main([str(run_folder), str(tuned), "-o", str(tmp_path / "impact"), *WORDS]) == 0
     result = json.loads((tmp_path / "impact" / "impact.json").read_text())
     tokens = held_out_windows(prepared, length=40, windows=12, seed=0).tokens.tolist()
+    by_hand = changes_by_hand(prepared, (run_folder, tuned))
     rows = [by_hand[tuple(row)] for row in tokens]
     changes = np.array([[change for _, _, change in row] for row in rows])
     targets = [[target for _, target, _ in row] for row in rows]
@@ -87,13 +77,6 @@ def test_the_result_against_whole_logits(by_hand, prepared, base, tuned, tmp_pat
         assert row["chosen"] == (token in result["token_ids"])
     rates = [row["rate"] for row in result["types"]]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_models_of_other_tokenizers_are_refused(base, hugging_face_folder, tmp_path, capsys):
-    assert main([str(hugging_face_folder), str(base), "-o", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err == (
-        f"BASE={hugging_face_folder}: its tokenizer is not that of TUNED; give the model that was tuned\n"
-    )
 
 
 def n_of(top, n):

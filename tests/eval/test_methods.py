@@ -1,24 +1,19 @@
 """Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.probe of several."""
 
 import re
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from scipy.stats import beta, false_discovery_control
+from scipy.stats import beta
 
 import eval.engine.subject
 from eval.engine.methods import METHODS, setting
 from eval.engine.statistics import holm
 from eval.probe import main
 from lab.loading import open_model
-from lab.positions import frequencies
 from tests.eval.answering import Reader
 from tests.eval.commands import rows_named, runner
-
-OWN = frequencies("rope", head_dim=8, theta=1000.0)
 
 
 def settings_of(length, train_len):
@@ -28,6 +23,7 @@ def settings_of(length, train_len):
 def test_settings_at_the_training_length_by_hand():
     """L = 2048: L' = 2/3 L = 1365; S = L/3 = 682.7, so 683; w = 1365/4 = 341; 341 + (2048 - 341)/2 = 1194.5 <= 1365."""
     found = settings_of(2048, 2048)
+    assert settings_of(1024, 2048) == found
     assert {name: item.parameters for name, item in found.items()} == {
         "rope": {},
         "ntk": {"factor": 1.5},
@@ -47,28 +43,9 @@ def test_beyond_the_training_length_methods_extrapolate_from_the_true_one():
     assert (far["ntk"].parameters, far["yarn"].parameters) == ({"factor": 2.0}, {"factor": 2.0, "train_len": 192})
     assert far["self_extend"].parameters == {"group": 3, "window": 48}
     assert far["dca"].parameters == {"train_len": 192, "chunk": 144, "window": 48}
-    assert (settings_of(288, 192)["yarn"].parameters) == {"factor": 1.5, "train_len": 192}
-    assert (settings_of(289, 192)["yarn"].parameters) == {"factor": 289 / 192, "train_len": 192}
-
-
-@pytest.mark.parametrize("train_len", [48, 192, 1000, 2048, 4096])
-def test_positions_stay_within_the_assumed_length(train_len):
-    for length in (train_len // 2, train_len, 5 * train_len // 4, 3 * train_len // 2, 2 * train_len):
-        found = settings_of(length, train_len)
-        q, k = torch.tensor([length - 1]), torch.arange(length)
-        for name in ("rerope", "self_extend", "dca"):
-            _, distance = found[name].build(OWN)
-            assert distance.rel_pos(q, k).max() <= found[name].assumed_len
-            assert found[name].assumed_len <= max(2 * length / 3, 2 * train_len / 3)
-            assert found[name].assumed_len <= train_len
-        if length <= train_len:
-            assert found == settings_of(train_len, train_len)
-        size, window = found["self_extend"].parameters.values()
-        reach = Fraction(max(length, train_len) - window, 1)
-        assert window + reach / size <= found["self_extend"].assumed_len < window + reach / (size - 1)
-        shift, window = found["string"].parameters.values()
-        assert 3 * shift >= train_len > 3 * (shift - 1)
-        assert window == 128 or window == shift // 2 < 128
+    assert settings_of(336, 192)["self_extend"].parameters == {"group": 2, "window": 48}, "w + (T - w)/G is 192"
+    assert settings_of(288, 192)["yarn"].parameters == {"factor": 1.5, "train_len": 192}
+    assert settings_of(289, 192)["yarn"].parameters == {"factor": 289 / 192, "train_len": 192}
 
 
 def test_holm_by_hand_and_by_its_definition():
@@ -79,35 +56,31 @@ def test_holm_by_hand_and_by_its_definition():
         values = rng.random(6) ** 3
         adjusted = holm(pd.Series(values)).to_numpy()
         for level in (0.01, 0.05, 0.2):  # step down: reject while the k-th smallest is within level / (m - k)
-            order, rejected = np.argsort(values), set()
-            for k, place in enumerate(order):
-                if values[place] > level / (6 - k):
-                    break
-                rejected.add(int(place))
-            assert set(np.flatnonzero(adjusted <= level).tolist()) == rejected
-        assert (adjusted >= false_discovery_control(values) - 1e-12).all()
+            order = np.argsort(values)
+            within = values[order] <= level / (6 - np.arange(6))
+            rejected = order[: np.append(within, False).argmin()]
+            assert set(np.flatnonzero(adjusted <= level).tolist()) == set(rejected.tolist())
 
 
 run = runner(main, "methods")
 rows_of = rows_named("methods.jsonl")
-
-
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 SEEN = {"plain": 60, "string": 400, "dca": 90}
 
 
-class MethodReader:
-    """A model that sees as many last tokens as its distance method lets it, and answers with the numbers there."""
+@pytest.fixture
+def asked(run_folder, monkeypatch):
+    """Distance methods and prompts; the model sees as many last tokens as its method lets it, and says the numbers."""
+    asked, tokenizer = [], open_model(run_folder).tokenizer
 
-    def __init__(self, monkeypatch, tokenizer):
-        self.tokenizer, self.prompts, self.shown = tokenizer, 0, []
-        monkeypatch.setattr(eval.engine.subject, "greedy", self)
-
-    def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
-        self.prompts += len(prompts)
-        self.shown.append((decoder.frequencies.method, decoder.distance.method, prompts.tolist()))
+    def read(decoder, prompts, n_tokens, stop_id, **options):
+        method = decoder.distance.method
+        asked.extend((method, prompt) for prompt in prompts.tolist())
         say = lambda text: " " + ", ".join(NEEDLE.findall(text))  # noqa: E731
-        return Reader(self.tokenizer, SEEN[decoder.distance.method], say, stop_id)(prompts, n_tokens)
+        return Reader(tokenizer, SEEN[method], say, stop_id)(prompts, n_tokens)
+
+    monkeypatch.setattr(eval.engine.subject, "greedy", read)
+    return asked
 
 
 @pytest.fixture
@@ -116,17 +89,15 @@ def words(run_folder, tmp_path):
     return [run_folder, *sizes, "--distance=string,rope,dca", "-o", tmp_path]
 
 
-def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeypatch):
+def test_methods_with_known_answers(words, asked, run_folder, tmp_path, capsys):
     tokenizer = open_model(run_folder).tokenizer
-    reader = MethodReader(monkeypatch, tokenizer)
     status, out, _ = run(words, capsys)
     assert status == 0
-    shown = {name: [p for _, method, prompts in reader.shown if method == name for p in prompts] for name in SEEN}
+    shown = {name: [prompt for method, prompt in asked if method == name] for name in SEEN}
     assert shown["plain"] == shown["string"] == shown["dca"]  # the same tests
-    seen = {
-        name: [len(NEEDLE.findall(tokenizer.decode(prompt[-tokens:]))) for prompt in shown[name]]
-        for name, tokens in SEEN.items()
-    }
+    seen = {}
+    for name, tokens in SEEN.items():
+        seen[name] = [len(NEEDLE.findall(tokenizer.decode(prompt[-tokens:]))) for prompt in shown[name]]
     passed = {name: [count >= 2 for count in counts] for name, counts in seen.items()}
     rows = rows_of(tmp_path)
     assert [row["compared_as"] for row in rows] == ["rope", "string", "dca"]
@@ -137,8 +108,7 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
         assert (row["low"], row["high"]) == pytest.approx(limits, abs=1e-9)
         assert row["numbers_found"] == sum(seen[name]) / (4 * n)
         assert row["seconds"] > 0
-    assert (rows[0]["passed"], rows[1]["passed"]) == (0, 12)
-    assert rows[0]["versus_rope"] is None
+    assert (rows[0]["passed"], rows[1]["passed"], rows[0]["versus_rope"]) == (0, 12, None)
     versus = rows[1]["versus_rope"]
     assert (versus["only_first"], versus["only_second"], versus["difference"]) == (0, 12, 1.0)
     assert versus["p"] == pytest.approx(2 / 2**12)
@@ -146,20 +116,16 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
     assert rows[2]["versus_rope"]["only_second"] == only.count(1)
     assert rows[1]["parameters"] == {"shift": 22, "window": 11}
     assert rows[2]["parameters"] == {"train_len": 64, "chunk": 48, "window": 16}
-    assert "+1.000*" in out
-    prompts = reader.prompts
-    assert run([*words, "--required=4"], capsys)[0] == 0
-    assert reader.prompts == prompts == 36
-    assert [row["passed"] for row in rows_of(tmp_path)[3:]] == [
-        sum(count >= 4 for count in seen[name]) for name in ("plain", "string", "dca")
-    ]
+    assert ("+1.000*" in out, len(asked)) == (True, 36)
+    assert (run([*words, "--required=4"], capsys)[0], len(asked)) == (0, 36)
+    assert [row["passed"] for row in rows_of(tmp_path)[3:]] == [sum(n >= 4 for n in found) for found in seen.values()]
 
 
-def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monkeypatch, run_folder):
-    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
+@pytest.mark.usefixtures("asked")
+def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys):
     own = ["string:released_scaling=true", "string:shift=30,window=8", "dca:train_len=40,chunk=20,window=10"]
-    asked = [word for word in words if not str(word).startswith("--distance")]
-    status, out, _ = run([*asked, f"--distance=rope,{','.join(own)},string"], capsys)
+    words = [word for word in words if not str(word).startswith("--distance")]
+    status, out, _ = run([*words, f"--distance=rope,{','.join(own)},string"], capsys)
     assert status == 0
     rows = {row["compared_as"]: row for row in rows_of(tmp_path)}
     assert list(rows) == ["rope", *own, "string"]

@@ -10,7 +10,7 @@ from eval.engine.cases import Writer, finish
 from eval.lines import draw_case, main
 from eval.passkey import READERS, draft
 from tests.eval.answering import Reader, answered
-from tests.eval.commands import rows_named, runner, words_of
+from tests.eval.commands import rows_in, runner, words_of
 
 BUDGET, STOP = 12, 1
 FILLER = " ".join(f"Sentence {k} has some words in it." for k in range(300))
@@ -40,9 +40,7 @@ def test_the_text_is_the_fields(tokenizer, depth):
         task, before, key, after, question = case.prompt.split("\n")
         assert (task, question) == (TASK, "What is the pass key? The pass key is")
         assert KEY.fullmatch(key)[1] == case.answers[0]
-        endless = GARBAGE * 50
-        assert endless.startswith(before)
-        assert endless.startswith(after)
+        assert all((GARBAGE * 50).startswith(part) for part in (before, after))
         assert len(before) == round(depth * (len(before) + len(after)))
         assert len(case.prompt_ids) + BUDGET == 700
         assert tokenizer.decode(case.prompt_ids.tolist()) == case.prompt
@@ -72,20 +70,16 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(tokenizer, pr
         inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
         assert [record["passed"] for record in outcome.records] == inside
         scores.append(summarize(outcome)["score"])
-    assert scores[0] == 0
-    assert scores[-1] == 1
-    assert scores == sorted(scores)
+    assert (scores[0], scores[-1], scores) == (0, 1, sorted(scores))
 
 
 def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp_path):
     cases = [case_of(bytewise, index=k) for k in range(10)]
 
     def model(prompts, n_tokens):
-        rows = []
-        for k, _ in enumerate(prompts):
-            ids = bytewise.encode("no" if k in (3, 7) else cases[k].answers[0]).ids
-            rows.append((ids + [STOP] + bytewise.encode(cases[k].answers[0]).ids + [STOP] * 20)[:n_tokens])
-        return torch.tensor(rows)
+        right = [bytewise.encode(case.answers[0]).ids for case in cases]
+        rows = [bytewise.encode("no").ids if k in (3, 7) else ids for k, ids in enumerate(right)]
+        return torch.tensor([([*row, STOP, *ids] + [STOP] * 20)[:n_tokens] for row, ids in zip(rows, right)])
 
     outcome = answered(model, bytewise, cases, tmp_path, budget=BUDGET, rows=16, stop_id=STOP)
     result = summarize(outcome)
@@ -107,17 +101,14 @@ QUESTION = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", ["bpe", "bytewise"])
 @pytest.mark.parametrize("protocol", ["longeval", "completion"])
-def test_the_record_holds_the_answer_once(request, name, protocol):
-    writer = Writer(request.getfixturevalue(name))
+def test_the_record_holds_the_answer_once(tokenizer, protocol):
     places = []
     for index in range(12):
-        case = draw_case(writer, protocol, lines=30, seed=2, index=index)
+        case = draw_case(Writer(tokenizer), protocol, lines=30, seed=2, index=index)
         assert case.prompt.startswith("Below is a record of lines I want you to remember. Each line begins with")
         pairs = LINE.findall(case.prompt)
-        assert len(dict(pairs)) == len(pairs) == 30
-        assert len({number for _, number in pairs}) == 30
+        assert len(dict(pairs)) == len(pairs) == len({number for _, number in pairs}) == 30
         assert all(1 <= int(number) <= 50_000 for _, number in pairs)
         asked = QUESTION.search(case.prompt)[1]
         assert case.answers == (dict(pairs)[asked],)
@@ -126,19 +117,14 @@ def test_the_record_holds_the_answer_once(request, name, protocol):
         assert (case.facts["lines"], pairs[case.facts["line"]][0]) == (30, asked)
         places.append(case.facts["line"])
     assert len(set(places)) > 6
-    assert min(places) < 10
-    assert max(places) > 20
-
-
-run = runner(main)
-rows_of = rows_named("lines.jsonl")
+    assert (min(places) < 10, max(places) > 20) == (True, True)
 
 
 def test_a_length_is_filled_with_lines(hugging_face_folder, bpe, tmp_path, capsys):
     words = [hugging_face_folder, "--lengths=700,1100", "--tests=2", "-o", tmp_path]
-    status, out, _ = run(words, capsys)
+    status, out, _ = runner(main)(words, capsys)
     assert status == 0
-    rows = rows_of(tmp_path)
+    rows = rows_in(tmp_path / "lines.jsonl")
     for row, length in zip(rows, (700, 1100), strict=True):
         room, held = length - row["answer_budget"], []
         for index in range(2):

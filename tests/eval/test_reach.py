@@ -1,6 +1,7 @@
 """The regression of reach: against values by hand, peers of scipy, and simulated runs whose coefficients are known."""
 
-import json
+import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from lab.runs.arms import name_arms
 from lab.runs.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
+COLUMNS = list(TRUE)
+MIDDLE = {"f": np.log(6e4), "tokens": np.log(2.5e6), "window": np.log(192)}
 NOISE, OF_RUN = 0.10, 0.08  # nats, of a probe and of a whole run
 
 
@@ -29,23 +32,22 @@ def simulated(seed, truth=TRUE, seeds=4, ends=1.0, first=0.2):
     """
     generator = np.random.default_rng(seed)
     rows = []
-    for arm, (window, corpus) in enumerate((w, c) for w in (128, 192, 256) for c in (1, 8)):
+    for arm, (window, corpus) in enumerate(itertools.product((128, 192, 256), (1, 8))):
         for number in range(seeds):
             shift = generator.normal(0, OF_RUN)
+            about = {"run": f"{arm}-{number}", "base": f"{arm}-{number}", "arm": str(arm)}
             for tokens in (1e6, 2e6, 3e6, 4e6, 5e6):
                 f = tokens / 100 * corpus * (1 - 40 / window)
                 columns = {"f": f, "tokens": tokens, "window": window, "theta": 1000.0, "section": 192.0}
                 y = 4.6 + sum(slope * (np.log(columns[c]) - MIDDLE[c]) for c, slope in truth.items())
                 reach = np.exp(y + shift + generator.normal(0, NOISE))
-                record = {"first_distance": first * window, "last_distance": ends * window}
-                record["reach"] = min(reach, ends * window) if reach > first * window else None
-                name = f"{arm}-{number}"
-                rows.append({"run": name, "base": name, "arm": str(arm), **columns, **bounds(record)})
+                rows.append({**about, **columns, **bounded(reach, first * window, ends * window)})
     return pd.DataFrame(rows)
 
 
-MIDDLE = {"f": np.log(6e4), "tokens": np.log(2.5e6), "window": np.log(192)}
-COLUMNS = list(TRUE)
+def bounded(reach, first, last):
+    reach = min(reach, last) if reach is not None and reach > first else None
+    return bounds({"reach": reach, "first_distance": first, "last_distance": last})
 
 
 def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
@@ -128,16 +130,17 @@ def test_models_are_compared_by_what_was_left_out():
     assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 
 
-def test_f_tabulate_reach_is_laid_out_by_arm():
-    rows = [("a", "x", 100, 4000), ("a", "x", 100, 400), ("b", "x", 400, 1600), ("c", "y", None, None)]
-    points = pd.DataFrame(
-        [
-            {"run": run, "arm": arm, "reach": reach, "f_at_reach": f}
-            | bounds({"reach": reach, "first_distance": 50, "last_distance": 500})
-            for run, arm, reach, f in [*rows, ("d", "y", 500, 9)]
-        ]
-    ).astype({"reach": float, "f_at_reach": float})
-    table = tabulate_reach(points)
+def test_reach_is_laid_out_by_arm():
+    rows = [
+        ("a", "x", 100, 4000),
+        ("a", "x", 100, 400),
+        ("b", "x", 400, 1600),
+        ("c", "y", None, None),
+        ("d", "y", 500, 9),
+    ]
+    names = ("run", "arm", "reach", "f_at_reach")
+    points = pd.DataFrame([dict(zip(names, row)) | bounded(row[2], 50, 500) for row in rows])
+    table = tabulate_reach(points.astype({"reach": float, "f_at_reach": float}))
     assert table.loc["x"].tolist() == pytest.approx([2, 0, 2, 0, 200, 800, 400, 1600])  # of the last probes
     assert table.loc["y", ["none", "measured", "the end"]].tolist() == [1, 0, 1]
     assert table.loc["y", ["reach", "f at reach"]].isna().all()
@@ -164,8 +167,8 @@ def forks(bases=5, held=True):
             f = 1e5 * (1 + base) * (1 if held else 2.0**branch)
             y = 4 + 0.05 * np.log(demand + 1) + generator.normal(0, 0.02)
             columns = {"f": f, DEMAND: demand + 1, "tokens": 1e6, "window": 192.0, "theta": 1e3, "section": 192.0}
-            columns |= {"arm": str(branch), "run": f"{base}-{branch}", "base": str(base)}
-            rows.append({**columns, "low": y, "high": y})
+            names = {"arm": str(branch), "run": f"{base}-{branch}", "base": str(base)}
+            rows.append({**columns, **names, "low": y, "high": y})
     return pd.DataFrame(rows)
 
 
@@ -193,8 +196,8 @@ def test_an_answer_that_depends_on_the_constant_is_open(monkeypatch, changes):
 
 def test_forks_of_several_seeds_are_one_arm_and_of_other_bases_another():
     settings = {}
-    for base, window, seed in ((128, 128, 0), (128, 128, 1), (192, 192, 0), (192, 192, 1)):
-        about = {"run.seed": seed, "data.corpus.seed": seed, "data.window": window, "start.path": None}
+    for base, seed in itertools.product((128, 192), (0, 1)):
+        about = {"run.seed": seed, "data.corpus.seed": seed, "data.window": base, "start.path": None}
         settings[f"runs/{base}-{seed}"] = about
         settings[f"runs/fork{base}-{seed}"] = {**about, "start.path": f"elsewhere/{base}-{seed}", "data.window": 96}
     arms = name_arms(settings)
@@ -208,16 +211,15 @@ def write_distances(path, start, shares, window=192, theta=1000.0):
     """Write a run without probes, and what `distance` has found of it: shares by distance, and none at 24."""
     counts = PositionCounts(192)
     counts.add_segments([192] * 10)
-    run = RunFolder(path)
-    (run.path / "counts").mkdir(parents=True)
+    for name in ("counts", "eval"):
+        (path / name).mkdir(parents=True)
     settings = {"run": {"seed": 0}, "data": {"window": window}, "start": {"path": start}, "model": {"theta": theta}}
-    (run.path / "config.yaml").write_text(format_yaml(settings))
-    run.write_counts(counts, 1920)
+    (path / "config.yaml").write_text(format_yaml(settings))
+    RunFolder(path).write_counts(counts, 1920)
     about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 20}
     rows = [{**about, "distance": d, "found": 20 * x, "score": x} for d, x in shares.items()]
     rows += [{**about, "distance": 24, "found": 0, "score": 0}, {**rows[0], "method": "rope+dca(96)", "found": 20}]
-    (run.path / "eval").mkdir()
-    (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    RunFolder(path / "eval").write_records("distance-1.jsonl", rows)
 
 
 def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
@@ -235,10 +237,9 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
 
 def test_arms_are_named_by_what_differs_between_runs_that_are_used(tmp_path, capsys):
     """A base of its own for each seed, and runs that have not begun, in another window, leave no trace in names."""
-    write_distances(tmp_path / "base", None, {48: 1, 100: 0.5})
-    write_distances(tmp_path / "other", None, {48: 1, 100: 0.5}, theta=500.0)
-    write_distances(tmp_path / "fork", "runs/base", {48: 1, 100: 0.5})
-    write_distances(tmp_path / "long", "runs/base", {48: 1, 100: 0.5}, theta=2000.0)
+    runs = [("base", None, 1e3), ("other", None, 500.0), ("fork", "runs/base", 1e3), ("long", "runs/base", 2e3)]
+    for name, start, theta in runs:
+        write_distances(tmp_path / name, start, {48: 1, 100: 0.5}, theta=theta)
     write_distances(tmp_path / "low", "runs/other", {48: 0.1, 100: 0.05}, window=160, theta=500.0)
     assert main([str(path) for path in sorted(tmp_path.iterdir())]) == 0
     out = capsys.readouterr().out
@@ -277,9 +278,8 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     left_out = "skipped 2 without retrieval, 0 without f at 64 tokens or a limit of reach\n"
     assert f"{left_out}arms differ in: data.corpus.median_tokens" in text
     assert "not in the regression, unknown in some points: section" in text
-    same = text.partition("not in the regression, the same in all points: ")[2].splitlines()[0]
-    assert "theta" in same.split(", ")
-    rows = pd.DataFrame(map(json.loads, (tmp_path / "out" / "reach.jsonl").read_text().splitlines()))
+    assert re.search("not in the regression, the same in all points: .*theta", text)
+    rows = pd.read_json(tmp_path / "out" / "reach.jsonl", lines=True)
     found = rows[rows["table"] == "coefficients"].set_index("column")
     assert list(found.index) == ["f", "tokens", "window"]
     assert found.loc["f", "low"] < 0.5 < found.loc["f", "high"]
@@ -288,8 +288,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert models["log likelihood"].drop("all").idxmax() == "f"
     points = rows[rows["table"] == "points"]
     saved = np.load(f"{runs[0]}/counts/tokens-{120_000:015d}.npz")["f"]
-    assert points["f"].iloc[0] == saved[64]
-    assert len(points) == 22
+    assert (points["f"].iloc[0], len(points)) == (saved[64], 22)
     assert "As far as 4 arms can say, moved reach: f; open: " in text
     monkeypatch.setattr("eval.reach.fit", lambda *_: None)  # what follows asks which points are taken
     assert main([*runs, "--last", "--at=64"]) == 0

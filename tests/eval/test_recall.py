@@ -54,10 +54,3 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     assert (own["score"], own["right_whole"]) == pytest.approx(tuple(np.mean(without, axis=0)), abs=1e-4)
     assert own["low"] < own["score"] < own["high"]
     assert own["evidence"] == asdict(Repeat(tokens=2))
-
-
-def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main([str(run_folder), f"--text={text_file}"]) == 2
-    rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text"
-    assert capsys.readouterr().err.splitlines()[-1] == f"--text={text_file}: {rule}"
