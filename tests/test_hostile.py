@@ -25,8 +25,8 @@ from lab.model.huggingface.config import model_settings
 from lab.model.sharding import build
 from lab.train.run import assemble
 from lab.train.starting import Start
-from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
+from tests.forked import ROOT
 from tests.refusals import check_faults, refused
 from tests.test_command import main_of
 
@@ -53,7 +53,7 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     f"--start.path={'x' * 5000}": "start.path=xxxxxxxxxxxxxxxxxxxxxxxx...",
 }
 EVAL = [name for name, (module, _) in cli.commands().items() if module.startswith("eval") and name != "report"]
-HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}"]
+HARNESS = ["none", "--tasks=lab_choice", f"--include_path={ROOT}/tests/eval/harness_tasks"]
 FIRST = {"positions": ["string", "--shift=8", "--length=24"], "frequency": ["--positions=8"], "harness": HARNESS}
 
 

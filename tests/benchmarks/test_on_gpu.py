@@ -26,9 +26,8 @@ raise SystemExit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cac
 
 
 def test_the_gpu_tests_are_collected_where_packages_for_data_are_missing():
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
-    words = [sys.executable, "-c", BARE]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", BARE], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "tests/model/test_contract.py" in done.stdout
 

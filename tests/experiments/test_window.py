@@ -83,9 +83,9 @@ def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     base = plan_base("W_1M", 0, tmp_path)
     command.sign(base, STAGES["W_1M"])
-    digest = hashlib.sha256((ROOT / "experiments/window/predictions_windows.md").read_bytes()).hexdigest()
+    predictions = (ROOT / "experiments/window/predictions_windows.md").read_bytes()
     signed = json.loads((base.path / "provenance.json").read_text())
-    assert signed["sha256"] == digest
+    assert signed["sha256"] == hashlib.sha256(predictions).hexdigest()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     assert f"model name\t: {signed['processor']['model name']}" in lines
     assert f"model\t\t: {signed['processor']['model']}" in lines

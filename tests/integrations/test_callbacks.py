@@ -134,8 +134,8 @@ def fit(folder, tokenizer, steps, resume=None, **more):
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
         enable_checkpointing=False, **{"devices": 1, **more},
     )  # fmt: skip
-    rows = [{"input_ids": text} for text in texts(120)]
-    trainer.fit(module, DataLoader(rows, 2, collate_fn=collate_padded), ckpt_path=resume)
+    loader = DataLoader([{"input_ids": text} for text in texts(120)], 2, collate_fn=collate_padded)
+    trainer.fit(module, loader, ckpt_path=resume)
     trainer.save_checkpoint(folder / "last.ckpt")
     return callback, counted, trainer.callback_metrics
 

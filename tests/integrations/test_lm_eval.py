@@ -58,9 +58,9 @@ def test_the_harness_own_command(folder, tmp_path, monkeypatch, capsys):
     include = subprocess.run(
         [sys.executable, "-m", "lab.integrations.lm_eval"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    settings = {"window": WINDOW, "tests": TESTS, "distances": [40, 70]}
+    metadata = json.dumps({"window": WINDOW, "tests": TESTS, "distances": [40, 70]})
     words = f"lm-eval run --model hf --model_args pretrained={folder},dtype=float32 --device cpu --tasks lab_reach"
-    words = [*words.split(), "--include_path", include, "--metadata", json.dumps(settings), "-o", str(tmp_path)]
+    words = [*words.split(), "--include_path", include, "--metadata", metadata, "-o", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
     importlib.import_module("lm_eval.__main__").cli_evaluate()
     assert "|score@70" in capsys.readouterr().out

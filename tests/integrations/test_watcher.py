@@ -93,8 +93,7 @@ def test_packed_rows_by_their_boundaries(model):
     watch = lab.watch(model, window=WINDOW)
     boundaries = torch.tensor([0, 3, 10, 12], dtype=torch.int32)
     model(tokens(rows=1), cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries, max_length_q=7, max_length_k=7)
-    expected = [sum(max(n - i, 0) for n in (3, 7, 2)) for i in range(WINDOW)]
-    assert watch.frequency().tolist() == expected
+    assert watch.frequency().tolist() == [sum(max(n - i, 0) for n in (3, 7, 2)) for i in range(WINDOW)]
 
 
 @pytest.mark.parametrize("supervision", ["none", "labels", "shift_labels"])

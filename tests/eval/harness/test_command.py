@@ -6,17 +6,25 @@ import shutil
 
 import pytest
 from scipy.stats import binom
+from tokenizers import Tokenizer
 
 from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import interval, main
 from eval.harness.model import StoredRequests
+from tests.eval.commands import rows_in as read_lines
 from tests.eval.commands import runner
-from tests.eval.harness.parts import TASKS, read_lines, rows_in, subject_of
+from tests.forked import ROOT
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
+TASKS = ROOT / "tests/eval/harness_tasks"
 OWN = (f"--include_path={TASKS}",)
+
+
+def rows_in(folder, task, filtered=None):
+    rows = [row for row in read_lines(folder / "harness.jsonl") if row["task"] == task]
+    return {row["metric"]: row for row in rows if filtered in (None, row["filter"])}
 
 
 @pytest.fixture
@@ -100,7 +108,7 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     file = tmp_path / "other.jinja"
     file.write_text("Q: {{ messages[0].content }} A:")
-    tokenizer = subject_of(folder).tokenizer
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     bos = tokenizer.token_to_id("<bos>")
     for option, before, after, chat in (
         ("--apply_chat_template", "[user]", "[assistant]", True),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from eval.harness.__main__ import load_tasks
-from tests.eval.harness.parts import ROOT
+from tests.forked import ROOT
 
 pytest.importorskip("lm_eval")
 CHOICES = "A. Bonn B. Cologne C. Mainz D. Trier"

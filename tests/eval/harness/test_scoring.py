@@ -7,15 +7,19 @@ import pytest
 import torch
 from tokenizers import processors
 
-from eval.engine.subject import Subject
+from eval.engine.subject import Subject, build_subject
 from eval.harness.__main__ import HarnessOptions
 from eval.harness.model import harness_model, open_tokenizer
 from lab.export import main as export
-from tests.eval.harness.parts import subject_of
+from lab.loading import open_model
 
 Instance = pytest.importorskip("lm_eval.api.instance").Instance
 pytestmark = pytest.mark.usefixtures("harness_files")
 CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")
+
+
+def subject_of(folder):
+    return build_subject(open_model(folder), folder, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ def words_found(doc, results):
 
 def number_found(doc, results):
     """Whether the first number that was said is the one asked for."""
-    numbers = re.findall(r"[0-9]+", results[0])
-    return {"score": float(numbers[:1] == doc["answer"][:1])}
+    return {"score": float(re.findall(r"[0-9]+", results[0])[:1] == doc["answer"][:1])}
 
 
 def programs(resps, docs):

@@ -34,7 +34,6 @@ MARK = re.compile(r'<path [^>]*aria-roledescription="(line|point|bar|rect|area|r
 
 
 def make_runs(place, n_arms):
-    """Write a run for each of several windows, with losses, probes and an evaluation."""
     for window in range(128, 128 + n_arms):
         path = write_fake(place / f"run-{window}", window=window, reaches=(40.0 + window / 9, 90.0))
         rows = [{"step": k, "consumed_tokens": 1000 * k, "loss": 3 + window / 1000 - k / 100} for k in range(1, 100)]
