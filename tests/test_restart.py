@@ -14,7 +14,7 @@ from lab.verify import main as verify
 from tests.faults import Fault, planted
 from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
 from tests.forked import python
-from tests.launching import patched, running, workers
+from tests.launching import ended, patched, workers
 from tests.refusals import check_faults, refused
 
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
@@ -40,11 +40,13 @@ def contents(run):
     return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def killed_at(place, name, at):
-    """Kill a run at its n-th rename, and return the paths of what it has left."""
-    done = python(*patched(command(place, name, *SHORT), KILL_AT.format(at=at))[1:])
+def kill(words):
+    done = python(*words[1:])
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    return contents(place / "runs" / name).keys()
+
+
+def kill_at(place, name, at):
+    kill(patched(command(place, name, *SHORT), KILL_AT.format(at=at)))
 
 
 def check_resumption(place, name, whole):
@@ -61,26 +63,21 @@ MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 7: {MARK}, 8: {MARK, METRICS}}  # by 
 
 @pytest.mark.parametrize("at", [2, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 7))])
 def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole, at):
-    assert killed_at(place, f"killed{at}", at) & {MARK, METRICS, COUNTS} == MOMENTS[at]
+    kill_at(place, f"killed{at}", at)
+    assert contents(place / "runs" / f"killed{at}").keys() & {MARK, METRICS, COUNTS} == MOMENTS[at]
     check_resumption(place, f"killed{at}", whole)
 
 
 def test_a_kill_as_a_killed_run_begins_again_leaves_nothing_that_contradicts_its_manifest(place, whole):
-    killed_at(place, "twice", 8)
+    kill_at(place, "twice", 8)
     fault = Fault("lab.train.starting:text_to_keep", int(signal.SIGKILL))
-    done = python(*planted(command(place, "twice", *SHORT, "--resume"), fault)[1:])
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    kill(planted(command(place, "twice", *SHORT, "--resume"), fault))
     assert verify([str(place / "runs" / "twice")]) == 0
     check_resumption(place, "twice", whole)
 
 
 def edit(change):
-    """Make a change of a file's bytes one of the file."""
-
-    def apply(path):
-        path.write_bytes(change(path.read_bytes()))
-
-    return apply
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
 def cut(share):
@@ -206,8 +203,7 @@ def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
     assert steps_kept(whole, whole) == [10, 20, 30, 40, 50]
     # a kill after the 13th checkpoint, between final ones, which goes when the next is saved
     fault = Fault("lab.runs.folder:RunFolder.write_counts", int(signal.SIGKILL), call=13)
-    done = python(*planted(command(place, "killed_final", *often), fault)[1:])
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    kill(planted(command(place, "killed_final", *often), fault))
     run = place / "runs" / "killed_final"
     first, second, last = steps_kept(run, whole)
     assert (first, second) == (10, 20) < (last, 30)
@@ -221,8 +217,7 @@ def test_kills_before_the_counts_of_a_run_leave_those_of_a_checkpoint(place):
     often, name = (*UNPROBED, "--train.checkpoint_every_tokens=1024"), "killed_before_counts"
     for call, kept in ((1, 0), (2, 2), (1, 2), (1, 2)):
         fault = Fault("lab.runs.folder:RunFolder.write_counts", int(signal.SIGKILL), call=call)
-        done = python(*planted(command(place, name, *often, "--resume"), fault)[1:])
-        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+        kill(planted(command(place, name, *often, "--resume"), fault))
         assert verify([str(place / "runs" / name)]) == 0
         assert len(candidates(place / "runs" / name / "checkpoints")) == kept
 
@@ -233,7 +228,6 @@ def test_a_rank_that_looks_late_ends_with_the_others_of_a_finished_run(place):
     late = Fault("lab.train.agreement:raise_error", 1.0, ranks=(1,), stays=True)
     words = planted(command(place, "finished_on_two", *options, "--resume"), late)
     for _ in range(2):  # trained, and then found finished
-        with running(place, [(words, variables) for variables in workers(2)]) as processes:
-            statuses, outputs = processes.finish()
+        statuses, outputs = ended(place, [(words, variables) for variables in workers(2)])
         assert statuses == [0, 0], "".join(outputs)
     assert "already finished" in outputs[0]

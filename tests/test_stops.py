@@ -5,16 +5,14 @@ import re
 import signal
 import sys
 import time
-from datetime import timedelta
 
 import pytest
 
-from lab.train.run import make_strategy
 from tests import launching
 from tests.faults import Fault, planted, planting
 from tests.fits import UNPROBED, assert_same_run, command, fit, options_of, records
 from tests.forked import LIMIT_S, python
-from tests.launching import copy, environment, interpreter, meeting, running, workers
+from tests.launching import copy, ended, environment, interpreter, meeting, running, workers
 
 ENDLESS = (*UNPROBED, "--train.tokens=4096000", "--train.checkpoint_every_tokens=4096")
 RARE = (*UNPROBED, "--train.tokens=204800", "--train.checkpoint_every_tokens=40960")  # every 40 of 200 steps
@@ -29,18 +27,14 @@ def place(tmp_path_factory):
     return place
 
 
-def commands(launcher, place, name):
-    """Write what starts a run, one command for each that is started."""
-    words = command(place, name, *ENDLESS, *(TWO if launcher == "fit" else ()))
-    if launcher != "agents":
-        return [(words, environment())]
-    words += ["--train.nodes=2", "--train.strategy=ddp"]
-    return [(launching.torchrun(words, *meeting(name), workers=1), environment())] * 2
-
-
 def stop(place, launcher, name, to, number, start):
     """Send a signal to a run without end after some steps; return its exit statuses and output."""
-    with running(place, commands(launcher, place, name), start) as processes:
+    words = command(place, name, *ENDLESS, *(TWO if launcher == "fit" else ()))
+    commands = [(words, environment())]
+    if launcher == "agents":
+        words += ["--train.nodes=2", "--train.strategy=ddp"]
+        commands = [(launching.torchrun(words, *meeting(name), workers=1), environment())] * 2
+    with running(place, commands, start) as processes:
         processes.wait_for(place / "runs" / name, 5)
         processes.send(number, to)
         statuses, outputs = processes.finish()
@@ -61,8 +55,6 @@ def check_resumption(place, name):
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 STATUS = {"alone": 75, "fit": 75, "agents": 1}
-
-
 WAYS = itertools.product(STATUS, ("all", "rank", "launcher"), SIGNALS, [interpreter])
 WAYS = [pytest.param(*way, marks=SLOW) for way in WAYS]
 WAYS += [("alone", "all", signal.SIGINT, copy)]  # also to the loader at work, as from a terminal
@@ -106,10 +98,6 @@ def test_what_is_left_of_a_killed_run_saves_or_ends_in_a_line(place, launcher, t
         check_saved(place / "runs" / name, text)
 
 
-def test_ranks_wait_ten_minutes_for_each_other():
-    assert {make_strategy(name, 2)._timeout for name in ("ddp", "fsdp")} == {timedelta(minutes=10)}
-
-
 IMPATIENT = "import datetime\nfrom lab.train import run\nrun.TIMEOUT = datetime.timedelta(seconds=5)"
 
 
@@ -139,14 +127,6 @@ def test_a_rank_lost_on_another_node_ends_the_run_which_resumes(place, strategy,
     assert [record["step"] for record in records(run)] == list(range(1, 201))
 
 
-def end_of(place, variables, words):
-    """Run a command to its end, once for each of some variables; return the exit statuses and the output of all."""
-    with running(place, [(words, own) for own in variables]) as processes:
-        statuses, outputs = processes.finish()
-        assert processes.left() == []
-    return statuses, "".join(outputs)
-
-
 def failing(at, call=1):
     return Fault(at, MemoryError("planted"), call, ranks=(1,))
 
@@ -170,8 +150,9 @@ UNPREPARED = ("--data.corpus={name: slimpajama}",)
     ],
 )
 def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses, tracebacks, text, request):
-    words = command(place, request.node.callspec.id, *options, *options_of(part))
-    found, output = end_of(place, workers(2), planted(words, *faults))
+    words = planted(command(place, request.node.callspec.id, *options, *options_of(part)), *faults)
+    found, outputs = ended(place, [(words, variables) for variables in workers(2)])
+    output = "".join(outputs)
     assert (found, output.count("Traceback")) == (statuses, tracebacks), output
     assert re.search(text, output), output
     assert ("MemoryError: planted" in output) == (statuses == [1, 1])
@@ -186,22 +167,19 @@ for rank in ("0", "1"):
         runpy.run_module("lab.fit", run_name="__main__", alter_sys=True)
 time.sleep(600)
 """
-MOMENTS = {  # where some ranks are when their launcher is killed
-    "reading": ("lab.config:load_experiment", (0, 1)),
-    "meeting": ("lab.train.run:assemble", (1,)),
-    "compiling": ("lab.model.decoder:Decoder.forward", (1,)),
-    "preparing": ("lab.data.module:PackedData.prepare_data", (0,)),
-    "restoring": ("lab.train.checkpoint:Checkpointing.open", (1,)),
-}
+MOMENTS = [  # where some ranks are when their launcher is killed
+    pytest.param("lab.config:load_experiment", (0, 1), id="reading"),
+    pytest.param("lab.train.run:assemble", (1,), id="meeting"),
+    pytest.param("lab.model.decoder:Decoder.forward", (1,), id="compiling"),
+    pytest.param("lab.data.module:PackedData.prepare_data", (0,), id="preparing", marks=SLOW),
+    pytest.param("lab.train.checkpoint:Checkpointing.open", (1,), id="restoring", marks=SLOW),
+]
 
 
-QUICK = ("reading", "meeting", "compiling")
-
-
-@pytest.mark.parametrize("moment", [*QUICK, *(pytest.param(name, marks=SLOW) for name in MOMENTS if name not in QUICK)])
-def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_path, moment):
-    at, ranks = MOMENTS[moment]
-    code = planting(Fault(at, str(tmp_path), ranks=ranks)) + LAUNCHER % (command(place, moment, *ENDLESS, *TWO)[2:],)
+@pytest.mark.parametrize(("at", "ranks"), MOMENTS)
+def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_path, at, ranks, request):
+    words = command(place, request.node.callspec.id, *ENDLESS, *TWO)
+    code = planting(Fault(at, str(tmp_path), ranks=ranks)) + LAUNCHER % (words[2:],)
     variables = {name: value for name, value in workers(2)[0].items() if name not in ("RANK", "LOCAL_RANK")}
     with running(place, [([sys.executable, "-c", code], variables)]) as processes:
         while len([*tmp_path.iterdir()]) < len(ranks):
@@ -217,8 +195,8 @@ def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_pat
 
 def test_a_rank_whose_launcher_ended_before_it_could_look_ends(place):
     late = {**workers(2)[1], "TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "0"}  # nobody keeps the store
-    ends = end_of(place, [late], command(place, "late", *ENDLESS, *TWO))
-    assert ends == ([1], "torchrun of rank 1 has ended; nothing was trained\n")
+    statuses, outputs = ended(place, [(command(place, "late", *ENDLESS, *TWO), late)])
+    assert (statuses, outputs) == ([1], ["torchrun of rank 1 has ended; nothing was trained\n"])
 
 
 IN_LAST = 2 * (5 + 2) + 2  # a call of the model in the third probe, as a probe has 5 lengths and 2 distances
@@ -231,7 +209,7 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     for number, call, status in ((signal.SIGUSR1, 2, 75), (signal.SIGKILL, IN_LAST, -signal.SIGKILL)):
         fault = Fault("lab.train.probe:ModelInTraining.generate", int(number), call)
         words = planted(command(place, "cut", *PROBES, "--resume"), fault)
-        assert end_of(place, [environment()], words)[0] == [status]
+        assert ended(place, [(words, environment())])[0] == [status]
         assert (run / "probes.jsonl").exists() == (status < 0), "nothing of a probe that was cut short is recorded"
     assert {record["consumed_tokens"] for record in records(run, "probes.jsonl")} == {first, second}
     fit(place, "cut", *PROBES, "--resume")
