@@ -102,6 +102,12 @@ def test_limits_of_reach_by_hand(found, threshold, expected):
     assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
 
 
+def test_a_lower_limit_does_not_rise_again():
+    """Those of 10, 8, 9 and 6 of 10 are .692, .444, .555 and .262: at 60 it stays .444."""
+    values = effective_lengths(curve((10, 8, 9, 6), 10, (20, 40, 60, 80)), 0.3)
+    assert values["smooth_low"] == 75.9  # 60 + 20 (.444 - .3) / (.444 - .262)
+
+
 def test_neighbours_are_not_joined_to_exactly_the_threshold():
     """1 at four distances and .75 at ten pool to .82: reach is near the fourth, 60, and not at the end."""
     assert 60 < reach(curve([64] * 4 + [48] * 10, 64), 0.8)["reach"] < 72
