@@ -129,7 +129,14 @@ class Processes:
 
     def finish(self):
         """Wait for the end and return each exit status and output."""
-        outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.started]
+        try:
+            outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.started]
+        except subprocess.TimeoutExpired:
+            late = [number for number, process in enumerate(self.started) if process.poll() is None]
+            for process in self.started:
+                process.kill()
+            outputs = [process.communicate()[0][-1000:] for process in self.started]
+            raise AssertionError(f"processes {late} have not ended: {outputs}") from None
         return [process.returncode for process in self.started], outputs
 
     def left(self, seconds: float = LIMIT_S):
