@@ -247,6 +247,12 @@ def test_arms_of_which_one_has_no_spread_are_tested():
     assert verdict.p_exact == pytest.approx(2 / 70), "ways to divide eight seeds"
 
 
+def test_arms_of_other_seeds_name_how_many_they_need():
+    """Means of 2.5 and 4.75 with variances of 5/3 and 35/12: 11 by the noncentral t at a power of .90."""
+    verdict = compare_over_seeds(dict(zip("abcd", (1, 2, 3, 4))), dict(zip("efgh", (3, 4, 5, 7))))
+    assert verdict.seeds_needed == 11
+
+
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
     with unpacked([ROOT / "experiments/demand/records/S1.jsonl.xz"]) as places:
         table, by_window = to_table(grid_of(*places)), to_table(grid_of(*places, by=["window"]))
