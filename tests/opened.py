@@ -74,7 +74,7 @@ def adopted(folder):
 
 
 def small_files(consumed=CONSUMED, shared=None, optimizer=None):
-    """Write the files without tensors of a checkpoint after one step of so many tokens, each a segment of its own."""
+    """Write the files without tensors of a checkpoint after one step of N tokens, each a segment of its own."""
     counts = {"max_len": 4, **{name: [0] * 4 for name in COUNTED}, "lengths": [0, consumed, 0, 0, 0]}
     state = {
         "step": 1,

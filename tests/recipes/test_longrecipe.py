@@ -131,7 +131,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "starts"), WRONG.items(), ids=WRONG)
 def test_a_mistake_is_found_before_the_first_stage(words, starts, recipe, prepared, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(longrecipe, "run_jobs", lambda *_: pytest.fail("a stage was begun"))
+    monkeypatch.setattr(longrecipe, "run_jobs", lambda *_: pytest.fail("a stage was started"))
     assert main([str(recipe), *words.split()]) == 2
     named = {"folder": tmp_path / "recipe", "shards": prepared.folder}
     check_faults(capsys.readouterr().err.splitlines(), [start.format(**named) for start in starts])
@@ -145,13 +145,13 @@ def fit(words):
 @pytest.fixture
 def here(monkeypatch):
     """Run stages in this process, and list their commands; `statuses` are those of stages that are not run at all."""
-    begun, statuses = [], {}
+    started, statuses = [], {}
     commands = {"lab.fit": fit, "eval.impact": eval.impact.main, "lab.merge": lab.merge.main}
 
     def run_jobs(jobs, on_end):
         for job in jobs:
-            begun.append(job.words[2:])
-            module, *words = begun[-1]
+            started.append(job.words[2:])
+            module, *words = started[-1]
             status = statuses.pop(job.name) if job.name in statuses else commands[module](words)
             on_end(job, status)
             if status:
@@ -159,15 +159,15 @@ def here(monkeypatch):
         return 0
 
     monkeypatch.setattr(longrecipe, "run_jobs", run_jobs)
-    return begun, statuses
+    return started, statuses
 
 
 def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
     """All stages on a model of some thousand weights; a second call runs nothing, changed settings are refused."""
-    folder, (begun, _) = tmp_path / "recipe", here
+    folder, (started, _) = tmp_path / "recipe", here
     words = [str(recipe), "--common.model.theta=50000.0", "--merge.weights=[0.25,0.75]"]
     assert main(words) == 0
-    assert [command[0] for command in begun] == ["lab.fit", "eval.impact", "lab.fit", "lab.fit", "lab.merge"]
+    assert [command[0] for command in started] == ["lab.fit", "eval.impact", "lab.fit", "lab.fit", "lab.merge"]
     assert {place.name for place in folder.iterdir()} == {*STAGES.values(), *(f"{stage}.yaml" for stage in STAGES)}
     impact = json.loads((folder / "impact" / "impact.json").read_text())
     assert impact["options"]["length"] == TARGET_LEN
@@ -183,24 +183,24 @@ def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
         torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
     opened = open_model(folder / "merged")
     assert (opened.train_len, opened.decoder.frequencies.theta) == (TARGET_LEN, 50_000.0)
-    begun.clear()
+    started.clear()
     capsys.readouterr()
     assert main([*words, "--replay.train.threads=2"]) == 0
     assert capsys.readouterr().out == f"{folder}: all stages are done, 0 of them now\n"
     assert main([*words, "--tune.optim.lr=0.01"]) == 2
     check_faults(capsys.readouterr().err.splitlines()[-1:], ["optim.lr=0.01: "])
     (tmp_path / "recipe" / "replayed").rename(tmp_path / "old")
-    begun.clear()
+    started.clear()
     assert main(words) == 0
-    assert [command[0] for command in begun] == ["lab.fit", "lab.merge"], "what follows is made again"
+    assert [command[0] for command in started] == ["lab.fit", "lab.merge"], "what follows is made again"
 
 
 def test_a_baseline_needs_no_analysis(recipe, tmp_path, capsys, here):
-    begun, statuses = here
+    started, statuses = here
     statuses.update({"random": 0, "random_replay": 75})
     assert main([str(recipe), "--methods=[random,pose]"]) == 75
     assert "the same command continues" in capsys.readouterr().err
-    assert [Path(words[1]).name for words in begun] == ["random.yaml", "random_replay.yaml"]
+    assert [Path(words[1]).name for words in started] == ["random.yaml", "random_replay.yaml"]
     extended = load_experiment(tmp_path / "recipe" / "random.yaml")
     assert (extended.skip.selection, extended.skip.target_len, extended.run.seed) == ("random", TARGET_LEN, 3)
 

@@ -24,7 +24,7 @@ from tests.forked import ROOT
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.frequency", "eval.positions")
 command = runner(main)
-BUSY = r"  elsewhere$|is in use by process"  # a worker beside this one trains what both tables need
+BUSY = r"  elsewhere$|is in use by process"  # another worker of the tests trains what both tables need
 ABSENT = ("no such folder", "no such file", "is not a run folder", "matches no folder")
 
 
