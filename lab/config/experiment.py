@@ -125,7 +125,7 @@ class Experiment(Section):
         if protocol != values["protocol"]:
             values["answer_budget"] = None
         if protocol == "ours" and isinstance(corpus, Synthetic):
-            values |= {"needles": corpus.needles, "digits": corpus.digits}
+            values |= {"needles": corpus.numbers, "digits": corpus.digits}
         return {**values, **changes}
 
     @property

@@ -18,7 +18,7 @@ import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -51,7 +51,6 @@ Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; N
 class Synthetic(Section):
     """The generated probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
-    needles: ClassVar[int] = 4  # most numbers that one document states
     name: Literal["synthetic"] = "synthetic"
     documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
     """Number of documents."""
@@ -67,6 +66,12 @@ class Synthetic(Section):
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.95
     """Probability that a long enough section states numbers and ends with the question and answer."""
+    numbers: Annotated[int, Ge(1), Le(16)] = 4
+    """Most numbers that a section states and asks for."""
+    spread: Literal["log-uniform", "uniform"] = "log-uniform"
+    """Distribution of the distances of numbers before their question."""
+    order: Literal["stated", "reversed", "shuffled"] = "stated"
+    """Order in which a question's answer gives the numbers; their texts and distances are those of any order."""
     asks: Literal["every", "last"] = "every"
     """Which sections of a document may ask for numbers."""
     section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
@@ -111,13 +116,17 @@ class Synthetic(Section):
             if k:
                 yield BREAK, None
             may_ask = k == n_sections - 1 or self.asks == "every"
-            yield from self.section(rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
+            # A generator of its own, so that the order changes nothing else. A last 0 would not change its seed.
+            order_rng = np.random.default_rng([self.seed, index, k + 1])
+            yield from self.section(rng, order_rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
 
-    def section(self, rng: np.random.Generator, length: float, has_task: bool, may_ask: bool) -> list[Piece]:
+    def section(
+        self, rng: np.random.Generator, order_rng: np.random.Generator, length: float, has_task: bool, may_ask: bool
+    ) -> list[Piece]:
         """Generate about `length` tokens of filler; if it may ask and has room, a question about numbers in it follows.
 
-        Numbers are at log-uniform distances before the question, so that short distances are common and long ones
-        rare, like dependencies in natural text.
+        At log-uniform distances before the question short ones are common and long ones rare, like dependencies in
+        natural text.
         """
         # a number costs its needle, and in the answer its digits, a space and a comma
         cost = NEEDLE_TOKENS + 2 * self.digits + 2
@@ -126,16 +135,23 @@ class Synthetic(Section):
         asks = rng.random() < self.question_prob and room > 2 * cost and may_ask
         if not asks:
             return join_sentences(self.sentences(rng, max(2, round(length))))
-        numbers = sample_numbers(rng, min(self.needles, int(room // cost) - 1), self.digits)
+        numbers = sample_numbers(rng, min(self.numbers, int(room // cost) - 1), self.digits)
         room -= cost * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
         to_end = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens after each sentence
-        distances = np.exp(rng.uniform(0.0, np.log(to_end[-1] + 1), len(numbers)))
+        if self.spread == "uniform":
+            distances = rng.uniform(1.0, to_end[-1] + 1, len(numbers))
+        else:
+            distances = np.exp(rng.uniform(0.0, np.log(to_end[-1] + 1), len(numbers)))
         indices = np.sort(len(sentences) - np.searchsorted(to_end, distances - 1, side="left"))
         # from the last needle to the first: an insertion shifts the indices behind it alone
         for number, index in zip(reversed(numbers), indices[::-1], strict=True):
             sentences.insert(int(index), split_numbers(NEEDLE.format(number=number)))
+        if self.order == "reversed":
+            numbers.reverse()
+        elif self.order == "shuffled":
+            order_rng.shuffle(numbers)
         pieces: list[Piece] = [(TASK, None)] if has_task else []
         return pieces + join_sentences(sentences) + split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
 
