@@ -1,17 +1,21 @@
 """Train and evaluate the experiments of docs/findings.md, or print and plot their results.
 
-    python -m experiments.window [STAGE ...] [--jobs=1]    train what is missing and record it
+    python -m experiments.window [STAGE ...] [--jobs=1] [--essays=FILE]    train what is missing and record it
     python -m experiments.window --short [--jobs=2]        one seed of W, windows 384 and 768
     python -m experiments.window --results [-o FOLDER]     tables, verdicts and pictures of the records
 
-STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M and W_larger (experiments/window/plans.py); without any, all run in
-this order. Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the
-seed is added to experiments/window/records. A base model of W is continued until it has acquired retrieval. Where it
+STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M, W_larger, D, L, N, size_2M and size_6M (experiments/window/plans.py);
+without any, all run in this order. Models of D, L and N are also tested in essays (--essays, a file as of
+probe.haystack) and in docstrings of the standard library.
+
+Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the seed is added to
+experiments/window/records. A base model, but for those of S2, is continued until it has acquired retrieval. Where it
 does not, it is recorded without branches, and the next seed is taken. Runs that are recorded are not trained again;
 after Ctrl-C or a crash the same command continues. Runs are in runs/window, with --short in runs/window_short, and are
 not recorded.
 
-Every run carries the SHA-256 of the predictions of its stage, which were committed before any of them.
+Every run carries the SHA-256 of the predictions of its stage, which were committed before any of them, the commit, the
+time of its start and the processor.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
@@ -19,9 +23,12 @@ Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 import argparse
 import hashlib
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from experiments.window.plans import (
     MOST_BASES,
@@ -36,9 +43,11 @@ from experiments.window.plans import (
 )
 from experiments.window.records import collect, has_acquired, pack, read_records
 from experiments.window.results import describe
-from experiments.window.texts import write_texts
+from experiments.window.texts import write_branch_texts, write_texts
 from lab.core.errors import LabError
 from lab.core.files import write_json
+from lab.data.synthetic import Synthetic
+from lab.data.tokenizer import load_tokenizer
 from lab.model.devices import cpuinfo
 from lab.runs.tables import ENDING, unpacked
 from lab.sweep.jobs import Job, is_finished, run_jobs
@@ -58,6 +67,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--results", action="store_true")
     parser.add_argument("-o", dest="folder", type=Path)
+    parser.add_argument("--essays", type=Path)
     options = parser.parse_args()
     # Python 3.11 rejects no argument if it has choices of several.
     if unknown := set(options.stages) - set(STAGES):
@@ -74,11 +84,14 @@ def main() -> None:
         runs = run_seed("W_1M", STAGES["W_1M"].seeds[0], folder, options.jobs or 2, SHORT)
         describe(collect(run.path for run in runs))
     else:
-        for name in options.stages or STAGES:
-            run_stage(name, options.jobs or 1)
+        names = options.stages or list(STAGES)
+        if options.essays is None and any(STAGES[name].has_natural_tests for name in names):
+            parser.error("--essays: is missing; name a file of essays, in which models of D, L and N are tested")
+        for name in names:
+            run_stage(name, options.jobs or 1, options.essays)
 
 
-def run_stage(name: str, jobs: int) -> None:
+def run_stage(name: str, jobs: int, essays: Path | None = None) -> None:
     """Train, evaluate and record the seeds of a stage that are not recorded."""
     stage = STAGES[name]
     table = RECORDS / f"{name}{ENDING}"
@@ -95,7 +108,7 @@ def run_stage(name: str, jobs: int) -> None:
             if f"{stage.bases}-{seed}-base_{MOST_BASES}" in recorded:  # without branches: it was not used
                 continue
             print(f"{name}, seed {seed}", flush=True)
-            runs = run_seed(name, seed, RUNS, jobs)
+            runs = run_seed(name, seed, RUNS, jobs, essays=essays)
             n_used += any(run.path.name.startswith(f"{name}-") for run in runs)
             # A run that was recorded before is recorded once, as it is now.
             for run in runs:
@@ -103,7 +116,9 @@ def run_stage(name: str, jobs: int) -> None:
             pack(recorded.values(), table)
 
 
-def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = ()) -> list[PlannedRun]:
+def run_seed(
+    name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = (), essays: Path | None = None
+) -> list[PlannedRun]:
     """Train and evaluate a base model and its branches, all or those chosen; return the runs to record."""
     stage = STAGES[name]
     texts = text_folder(folder, seed)
@@ -122,15 +137,28 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
         print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
     else:
         return bases
+    haystacks: dict[str, Path] = {}
+    if stage.has_natural_tests:
+        if not (texts / "docstrings.txt").exists():
+            corpus = plan_branches("L", seed, base, folder)[0].experiment.data.corpus
+            assert isinstance(corpus, Synthetic), "the branch of 192 reads W's documents"
+            write_branch_texts(texts, load_tokenizer(base.path), corpus)
+        haystacks = {"docstrings": texts / "docstrings.txt"}
+        if essays is not None:
+            haystacks["essays"] = essays
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]
-    train_and_test(name, branches, jobs)
+    train_and_test(name, branches, jobs, haystacks)
     return [*bases, *branches]
 
 
-def train_and_test(name: str, runs: Sequence[PlannedRun], jobs: int) -> None:
+def train_and_test(
+    name: str, runs: Sequence[PlannedRun], jobs: int, haystacks: Mapping[str, Path] = MappingProxyType({})
+) -> None:
     """Train the runs that are not finished, and test those that have not been tested, `jobs` at once.
+
+    `haystacks` are natural texts by name, in which all are tested; docstrings in a window of 768 only.
 
     Raises: SystemExit with the status of a run that failed or was stopped.
     """
@@ -143,17 +171,33 @@ def train_and_test(name: str, runs: Sequence[PlannedRun], jobs: int) -> None:
         if not any(run.path.glob("eval/distance*.jsonl")):
             words = [sys.executable, "-m", "eval.distance", str(run.path), *evaluation_options(name, run)]
             untested.append(Job(run.path.name, words, run.path / "distance.log"))
+        for text, path in haystacks.items():
+            out = run.path / "eval" / text
+            if (text != "docstrings" or run.experiment.data.window == 768) and not any(out.glob("distance*.jsonl")):
+                options = [f"--haystack={path}", "-o", str(out), *evaluation_options(name, run, text)]
+                words = [sys.executable, "-m", "eval.distance", str(run.path), *options]
+                untested.append(Job(f"{run.path.name}, {text}", words, run.path / f"{text}.log"))
+        if name == "D" and not (run.path / "eval/ranks.jsonl").exists() and haystacks:
+            words = [sys.executable, "-m", "experiments.window.ranks", str(run.path)]
+            untested.append(Job(f"{run.path.name}, ranks", words, run.path / "ranks.log"))
     if status := run_jobs(unfinished, jobs) or run_jobs(untested, jobs):
         raise SystemExit(status)
 
 
 def sign(run: PlannedRun, stage: Stage) -> None:
-    """Write into a run folder, before it is trained, the hash of the predictions and the processor that it runs on."""
+    """Write into a run folder, before it is trained, which predictions it tests, and its commit, time and processor."""
     path = run.path / "provenance.json"
     if not path.exists():
         run.path.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(stage.predictions.read_bytes()).hexdigest()
-        write_json(path, {"predictions": str(stage.predictions), "sha256": digest, "processor": describe_processor()})
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        origin = {
+            "predictions": str(stage.predictions),
+            "sha256": hashlib.sha256(stage.predictions.read_bytes()).hexdigest(),
+            "commit": commit,
+            "start": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processor": describe_processor(),
+        }
+        write_json(path, origin)
 
 
 def describe_processor() -> dict[str, str]:

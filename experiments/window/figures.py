@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy, read_tests
+from experiments.window.plans import DCA, HALF, PLAIN
+from experiments.window.records import NEAR, Records, accuracy, read_tests
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
 from lab.probe.reach import ONE

@@ -3,14 +3,14 @@
 import json
 import lzma
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from experiments.window.plans import methods_at
+from experiments.window.plans import METHODS, METHODS_OF_D, METHODS_OF_N, PLAIN
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic
 from lab.core.types import Row
@@ -26,7 +26,6 @@ FILES = (  # of a run, in a table
 UNREAD = ("supervised", "g_unweighted")  # arrays of counts.npz that no command reads of tables, half of its size
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
-PLAIN, THIRD, HALF, DCA, DCA_QUARTER = METHODS = ("plain", "STRING 1/3", "STRING 1/2", "DCA 1/2", "DCA 1/4")
 NEAR, BAND = (72, 120), (72, 179)  # of S2
 
 
@@ -71,10 +70,10 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
     window = int(config["data"]["window"])
     about = {"stage": stage, "seed": int(seed), "branch": branch.replace("_", " "), "window": window}
     rows = list(read_tests(place))
-    names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of methods_at
-    assert len(names) in (1, len(methods_at(window))), "a run was tested under all methods, or plain only"
+    names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of the stage's methods
+    lists: dict[int, Sequence[str]] = {len(methods): methods for methods in (METHODS, METHODS_OF_D, METHODS_OF_N)}
     reaches = {}
-    for label, name in zip(METHODS, names, strict=False):
+    for label, name in zip(lists.get(len(names), [PLAIN]), names, strict=True):
         filled = {}  # prompts that fill the window, by distance
         for row in rows:
             if row["method"] != name or row["metric"] == "reach":

@@ -18,8 +18,8 @@ from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from experiments.window.figures import plot_findings, plot_grid
-from experiments.window.plans import DISTANCES
-from experiments.window.records import BAND, DCA, HALF, METHODS, NEAR, PLAIN, Records, accuracy
+from experiments.window.plans import DCA, DISTANCES, HALF, METHODS, PLAIN
+from experiments.window.records import BAND, NEAR, Records, accuracy
 from lab.core.types import Row
 from lab.runs.arms import FEWEST, mean_with_limits
 
@@ -114,7 +114,7 @@ def condition_tables(records: Records) -> list[list[Row]]:
     for (stage, branch), mine in records.runs.groupby(["stage", "branch"], sort=False):
         condition: Row = {"condition": f"{stage} {branch}", "n": len(mine)}
         low, high = BAND
-        methods = METHODS[:1]
+        methods: Sequence[str] = METHODS[:1]
         reaches = reach_of_s2
         if stage.startswith("W"):
             window = int(mine["window"].iloc[0])

@@ -1,4 +1,6 @@
-"""Write the texts of S2: two corpora of equal retrieval demand, of which one has a tenth of the position frequency.
+"""Write the texts of S2 and those of L and N, which the lab's generator does not make as they are.
+
+S2: two corpora of equal retrieval demand, of which one has a tenth of the position frequency.
 
 A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
 the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
@@ -6,18 +8,27 @@ is more than MATCHED tokens away gives both the same demand there. Nearer demand
 short documents. The base model's text is half A and half B. No two corpora share a document.
 
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
+
+L and N, in tokens of their base model: whole.jsonl has those of W's documents that a window of 384 does not cut,
+natural.jsonl documents of W's form whose filler is sentences of Python's reference (pydoc_data.topics). docstrings.txt
+has the docstrings of the standard library, in which models are tested and on which none is trained.
 """
 
+import ast
 import itertools
 import json
-from collections.abc import Iterator
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.files import write_atomic
-from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
+from lab.data.synthetic import NEEDLE, QUESTION, TASK, Piece, Synthetic
 from lab.data.tokenizer import train_bpe
 
 MATCHED = 42  # tokens of evidence distance, beyond which A masks the loss of MASKED of its targets
@@ -37,15 +48,19 @@ class Documents(NamedTuple):
 
     def generate(self, tokenizer: Tokenizer, seed: int, n_tokens: int) -> Iterator[str]:
         """Generate documents until they have so many tokens together."""
-        corpus = Synthetic(**COMMON, **self.settings, seed=seed)
-        for index in itertools.count():
-            text = corpus.document(index)
-            size = len(tokenizer.encode(text).ids) + 1  # the end of the document
-            if self.least <= size <= self.most:
-                yield text
-                n_tokens -= size
-            if n_tokens <= 0:
-                return
+        return select(Synthetic(**COMMON, **self.settings, seed=seed), tokenizer, n_tokens, self.least, self.most)
+
+
+def select(corpus: Synthetic, tokenizer: Tokenizer, n_tokens: int, least: int = 1, most: int = 2**24) -> Iterator[str]:
+    """Yield the documents of a corpus whose tokens lie between two bounds until they have `n_tokens` together."""
+    for index in itertools.count():
+        text = corpus.document(index)
+        size = len(tokenizer.encode(text).ids) + 1  # the end of the document
+        if least <= size <= most:
+            yield text
+            n_tokens -= size
+        if n_tokens <= 0:
+            return
 
 
 LONG = Documents(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
@@ -77,3 +92,60 @@ def write_texts(folder: Path, seed: int) -> None:
     hay = Synthetic(**COMMON, **LONG.settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
     write_atomic(folder / "haystack.txt", hay.encode())
     write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
+
+
+def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) -> None:
+    """Write the texts of L and N in the tokens of a base model; `corpus` has W's documents of the branches' seed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    natural = use_filler(corpus, [split_tokens(tokenizer, sentence) for sentence in read_reference()])
+    texts = {
+        "whole": select(corpus, tokenizer, TOKENS, most=384),
+        "natural": select(natural, tokenizer, TOKENS),
+    }
+    for name, documents in texts.items():
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+        write_atomic(folder / f"{name}.jsonl", lines.encode())
+    write_atomic(folder / "haystack.txt", corpus.filler(0, HAYSTACK_TOKENS).encode())
+    write_atomic(folder / "docstrings.txt", "\n".join(read_docstrings()).encode())  # last: all are there
+
+
+def use_filler(corpus: Synthetic, pool: Sequence[list[Piece]]) -> Synthetic:
+    """Return a corpus of the same documents whose filler is sentences of a pool, in pieces of one token each."""
+
+    class Filled(Synthetic):
+        def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
+            out: list[list[Piece]] = []
+            left = n_tokens
+            while left > 1:
+                sentence = pool[int(rng.integers(len(pool)))][: left - 1]  # the last one is cut
+                out.append([*sentence, (".", None)])
+                left -= len(sentence) + 1
+            return out
+
+    return Filled(**vars(corpus))
+
+
+def split_tokens(tokenizer: Tokenizer, sentence: str) -> list[Piece]:
+    """Cut a sentence, which a space precedes, into the texts of its tokens."""
+    text = f" {sentence}"
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+    return [(text[start:end], None) for start, end in offsets]
+
+
+def read_reference() -> list[str]:
+    """Read the distinct sentences of Python's reference, in ASCII, without their full stops."""
+    text = " ".join("\n".join(topics.values()).split())
+    sentences = re.findall(r"(?<=[.:] )[A-Z][ -\-/-~]{20,160}(?=\. )", text)
+    return list(dict.fromkeys(sentences))
+
+
+def read_docstrings() -> list[str]:
+    """Read the docstrings of the top-level modules of the standard library, in ASCII, each on a line."""
+    out = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = " ".join((ast.get_docstring(node) or "").split())
+                if text and text.isascii():
+                    out.append(text)
+    return out

@@ -76,7 +76,7 @@ def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatc
     assert options[:2] == ["--distances=24,48,72,96,112,144,176", "--prompts=128"]
     assert "--distance=string:shift=96,window=32" in options
     assert "--seed=2" in options
-    assert [name for name in STAGES if command.is_first(name)] == ["S2", "W_1M", "W_larger"]
+    assert [name for name in STAGES if command.is_first(name)] == ["S2", "W_1M", "W_larger", "D", "size_2M", "size_6M"]
 
 
 def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
     monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
     trained = []
 
-    def train(name, runs, jobs):
+    def train(name, runs, jobs, haystacks=None):
         for run in runs:
             trained.append(run.path.name)
             late = {"W-12-base", "W-12-base_2"}
