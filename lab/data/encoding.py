@@ -8,6 +8,7 @@ the characters around the cut are those of its two sides, so that the pieces hav
 Some tokenizers add a space to the beginning of every text. Then the space at a cut belongs to neither piece.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -70,6 +71,46 @@ def check_tokenizer(folder: Path) -> None:
     if file.exists() and (names := settings_in(file, file.stat().st_mtime_ns)):
         rule = f"an older version tokenized these texts with the {' and '.join(names)} of the tokenizer.json"
         raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
+
+
+@lru_cache(8)
+def inside_text(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that encodes text after other text: `tokenizer` itself, or a copy that keeps a text's edges.
+
+    The normalizer of Llama 2 puts a space before every text, also before one that begins with a space. Prompts of
+    tokenizers that add a space only where there is none have always had it, and keep their tokens.
+
+    Raises: DataError for a tokenizer that changes the edges of texts in another way.
+    """
+    if keeps_edges(tokenizer):
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    for name, key in {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}.items():
+        if content[name] is not None:
+            content[name] = {"type": "Sequence", key: list(inner_steps(content[name], key))}
+    copy = Tokenizer.from_str(json.dumps(content))
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # which is not in the text of a tokenizer
+    if not keeps_edges(copy):
+        rule = "adds or deletes white space where a text begins or ends, so that prompts cannot be put together"
+        raise DataError(f"tokenizer.json: {rule}; correct its normalizer")
+    return copy
+
+
+def keeps_edges(tokenizer: Tokenizer) -> bool:
+    """Return whether texts that begin or end with white space are read back one after the other as one text."""
+    texts = ("a\n\n", " a", " a")
+    whole, *parts = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("".join(texts), *texts))
+    return bool(tokenizer.decode(whole) == tokenizer.decode(list(chain.from_iterable(parts))))
+
+
+def inner_steps(step: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a normalizer or pre-tokenizer that do not depend on where a text begins and ends."""
+    if step["type"] == "Sequence":
+        for part in step[key]:
+            yield from inner_steps(part, key)
+    elif step["type"] not in ("Prepend", "Strip"):
+        never = {"prepend_scheme": "never", "add_prefix_space": False}
+        yield {name: never.get(name, value) for name, value in step.items()}
 
 
 def cut_text(text: str, tokenize: Tokenize) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, IGNORE, Row
 from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
+from lab.data.encoding import inside_text
 from lab.data.tokenizer import special_ends
 from lab.positions import Distance
 from lab.probe import needles
@@ -142,13 +143,13 @@ class DistanceProbe(Probe[OneNumberCase]):
     def encode_number(self, number: str) -> EncodedNumber:
         """Encode a number's needle and question, with the first `lead` tokens of its answer, and what is left of it."""
         text = synthetic.answer([number])
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = inside_text(self.tokenizer).encode(text, add_special_tokens=False)
         begin = text.index(number)
         starts, ends = np.array(encoding.offsets[self.lead :]).T
         # A token can contain a digit together with other characters, so that any overlap counts.
         scored = np.flatnonzero((ends > begin) & (starts < begin + len(number))).tolist()
         tail = needles.plain_ids(self.tokenizer, self.question)
-        needle = needles.encode_needle(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
+        needle = needles.encode_needle(self.tokenizer, number)
         return EncodedNumber(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:

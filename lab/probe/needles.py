@@ -19,9 +19,11 @@ from tokenizers import Encoding, Tokenizer
 from lab.core.errors import DataError
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
+from lab.data.encoding import inside_text
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.text_files import read_texts
+from lab.data.tokenizer import special_ends
 from lab.probe.config import ProbeConfig
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
@@ -154,7 +156,7 @@ def make_case(
             f"length={length}: too short for the needle test, whose fixed parts and answer_budget={answer_budget} take "
             f"{fixed} tokens; use {fixed + needles} or more"
         )
-    hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
+    hay, boundaries = cut_haystack(inside_text(tokenizer), haystack, n_hay, generator)
     places = sample_positions(boundaries, n_hay, needles, generator)
     return compose(numbers, hay, places, (head, planted, tail))
 
@@ -178,15 +180,27 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     """Encode the parts of every case around the haystack: the task line, a needle for each number, the question."""
-    planted = [encode_needle(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
+    planted = [encode_needle(tokenizer, number) for number in numbers]
     end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
-    return tokenizer.encode(synthetic.TASK).ids, planted, end
+    # The first word begins a text, and the rest follows it: its line breaks are no edge that may be stripped.
+    first = len(synthetic.TASK) if inside_text(tokenizer) is tokenizer else synthetic.TASK.index(" ")
+    task = tokenizer.encode(synthetic.TASK[:first], add_special_tokens=False).ids
+    # without special tokens that end a text
+    return special_ends(tokenizer)[0] + task + plain_ids(tokenizer, synthetic.TASK[first:]), planted, end
 
 
-def encode_needle(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
-    """Encode a number's needle; return it with the index of its first token that contains a digit of the number."""
-    encoding = tokenizer.encode(text, add_special_tokens=False)
-    return encoding.ids, find_token(encoding, text.index(number))
+def encode_needle(tokenizer: Tokenizer, number: str) -> tuple[list[int], int]:
+    """Encode a number's needle; return it with the index of its first token that contains a digit of the number.
+
+    Its last tokens are those of the answer, so that a model can copy them.
+    """
+    text, answer = synthetic.NEEDLE.format(number=number), synthetic.answer([number])
+    encoding = inside_text(tokenizer).encode(answer, add_special_tokens=False)
+    ids = plain_ids(tokenizer, text)
+    # A tokenizer without words may join the space before the number to the word before it.
+    if ids[-len(encoding.ids) :] != encoding.ids:
+        ids = plain_ids(tokenizer, text.removesuffix(answer)) + encoding.ids
+    return ids, len(ids) - len(encoding.ids) + find_token(encoding, answer.index(number))
 
 
 def find_token(encoding: Encoding, index: int) -> int:
@@ -243,7 +257,7 @@ def count_found(text: str, numbers: Sequence[str]) -> int:
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a piece that does not begin a document."""
-    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return list(inside_text(tokenizer).encode(text, add_special_tokens=False).ids)
 
 
 def cut_haystack(

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from lab.core.errors import DataError
 from lab.data import synthetic
+from lab.data.tokenizer import special_ends
 from lab.probe import needles
 from lab.probe.config import NEEDLES, RELEASED_BUDGET, ProbeConfig
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
@@ -74,9 +75,10 @@ def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length
     draws = sample_draws(config.seed, test)
     prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
     encoding = tokenizer.encode(prompt.text)
-    last = len(encoding.ids) - 1
-    distances = [last - needles.find_token(encoding, place) for place in prompt.places]
-    return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
+    # An end of text would tell the model that the prompt is over.
+    ids = encoding.ids[: len(encoding.ids) - len(special_ends(tokenizer)[1])]
+    distances = [len(ids) - 1 - needles.find_token(encoding, place) for place in prompt.places]
+    return NeedleCase(ids, draws.numbers, draws.depths, distances)
 
 
 def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:

@@ -20,6 +20,7 @@ from lab.probe.probe import Worker
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
 from tests.probe.test_effective_length import HAYSTACK, STOP
+from tests.tokenizer_forms import EXACT, make_tokenizer
 
 WINDOW = 160
 QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
@@ -136,6 +137,26 @@ def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer
         assert haystack[:-8] in f"{HAYSTACK} {HAYSTACK}", "one contiguous piece, apart from its last word"
         after = text.partition(f" {case.numbers[0]}.")[2]
         assert re.match(r" ?[b\n]", after), "the needle is where a word begins"
+
+
+@pytest.mark.parametrize("form", [*EXACT, "always", "first", "unigram"])
+def test_a_number_has_the_same_tokens_in_needle_and_answer(form):
+    tokenizer = make_tokenizer(form)
+    test = make_probe(tokenizer, window=320)
+    for length, number in itertools.product(test.distances, range(3)):
+        case = test.case(length, number)
+        ids = [*case.prompt_ids, *case.encoded.answer]
+        text = tokenizer.decode(ids)
+        answer = f" {case.numbers[0]}."
+        assert text.endswith(f"{QUESTION}{answer}")
+        assert f" {text}".count(f"{NEEDLE}{answer[1:]}") == 1
+        if form in EXACT:
+            # the haystack begins anywhere, so that its first token may be part of one
+            assert ids[8:] == tokenizer.encode(text).ids[-len(ids) + 8 :]
+        n = len(case.encoded.answer) + test.lead
+        begin = len(case.prompt_ids) - 1 - length - test.lead - case.encoded.scored[0]
+        assert ids[begin : begin + n] == ids[-n:]
+        assert tokenizer.decode(ids[begin : begin + n]).strip() == answer.strip()
 
 
 def test_distances_that_can_be_reached_by_hand(bytewise):

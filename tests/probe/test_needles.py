@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from eval.engine.answers import score_answer
 from eval.engine.cases import TextCase
@@ -14,6 +14,7 @@ from lab.probe import released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import count_found, first_numbers, make_case
 from tests.refusals import refused
+from tests.tokenizer_forms import EXACT, VOCABULARY, make_tokenizer
 
 TASK = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
 TASK += "I will quiz you about the important information there.\n\n"
@@ -78,6 +79,38 @@ def test_the_text_holds_all_parts_in_order(request, name):
         assert all(tail.lstrip().startswith(number) for tail, number in zip(tails, case.numbers, strict=True))
         rest = re.sub(r" One of the magic numbers is [0-9]+\.", "", text[len(TASK) : -len(QUESTION)])
         assert rest[:-8] in f"{HAYSTACK} {HAYSTACK}", "a contiguous piece of the haystack, apart from its last word"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("form", EXACT)
+def test_a_prompt_has_the_tokens_of_its_whole_text(form, ends):
+    """Parts that a tokenizer encodes alone may get a space each, or lose their line breaks."""
+    tokenizer = make_tokenizer(form, begins=form != "strip", ends=ends)
+    for test in range(4):
+        case = make_case(tokenizer, HAYSTACK, 1300, BUDGET, np.random.default_rng((4, test)))
+        text = tokenizer.decode(case.prompt_ids)
+        wanted = tokenizer.encode(text + "|").ids  # so that the end is no edge
+        assert case.prompt_ids == wanted[: -1 - ends]
+        assert (len(case.prompt_ids) + BUDGET, text[: len(TASK)], text[-len(QUESTION) :]) == (1300, TASK, QUESTION)
+        assert re.findall(r" One of the magic numbers is ([0-9]+)\.", text) == case.numbers
+        rest = re.sub(r" One of the magic numbers is [0-9]+\.", "", text[len(TASK) : -len(QUESTION)])
+        assert rest in f"{HAYSTACK} {HAYSTACK}"
+        released = released_needles.sample_case(ProbeConfig(protocol="released"), tokenizer, HAYSTACK, 1600, test)
+        assert VOCABULARY["</s>"] not in {*case.prompt_ids, *released.prompt_ids}
+
+
+def test_a_tokenizer_that_changes_the_edges_of_texts_is_refused():
+    tokenizer = make_tokenizer("never")
+    tokenizer.normalizer = normalizers.Replace(Regex(r"\A"), " ")
+    with refused("tokenizer.json: adds or deletes white space where a text begins", error=DataError):
+        make_case(tokenizer, HAYSTACK, 1300, BUDGET, np.random.default_rng(4))
+
+
+@pytest.mark.parametrize(("form", "digest"), {"always": "068d20fad9a86eb4", "never": "b22cd6906a995bd2"}.items())
+def test_prompts_of_other_tokenizers_are_those_of_earlier_versions(form, digest):
+    tokenizer = make_tokenizer(form)
+    cases = [make_case(tokenizer, HAYSTACK, 1300, BUDGET, np.random.default_rng((4, test))) for test in range(4)]
+    assert hashlib.sha256(repr([case.prompt_ids for case in cases]).encode()).hexdigest()[:16] == digest
 
 
 def test_an_empty_haystack_is_refused(bpe):
