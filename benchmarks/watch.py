@@ -89,7 +89,7 @@ class Clocked:
         hook = self.demo.model.register_forward_pre_hook(self.observe, with_kwargs=True)
         self.demo.turn()
         hook.remove()
-        self.watch.wait()
+        self.watch.counter.wait()
 
 
 def rows(turns: int) -> Iterator[tuple[str, record.Figures]]:

@@ -34,7 +34,7 @@ class ReachCallback(TrainerCallback):
         try:
             self.watch.load_state_dict(json.loads((folder / COUNTS).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            self.watch.note(error)
+            self.watch.counter.note(error)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Probe if it is due, and log reach, and f and g at half of the window and beyond."""

@@ -9,9 +9,6 @@ counts them. Only forwards that train are counted, and under activation checkpoi
 """
 
 import inspect
-import logging
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,24 +21,18 @@ from torch import Tensor, nn
 
 from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
-from lab.core.types import IGNORE, IntArray
+from lab.core.types import IntArray
 from lab.counts import COUNTED, PositionCounts
-from lab.counts.rows import by_distance
-from lab.evidence.methods import Repeat, in_ids
 from lab.integrations import layout, retrieval
+from lab.integrations.counter import LOG, Counter
 from lab.integrations.hook import Hook
-from lab.integrations.layout import PADDING, Received
+from lab.integrations.layout import Received
 
-LOG = logging.getLogger("lab.watch")
-# The thread counts 16 forwards at once, because training drives its code out of the processor's cache in between.
-TOGETHER = 16
-# Lists of forwards that may wait for the thread. g of more is not counted, which `demand_share` reports.
-MOST_WAITING = 4
 REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
 
 
 class Watcher:
-    """The counts of a model in training; `incomplete` is None, or says why some forwards were not counted."""
+    """The counts of a model in training; after `close`, or a `with` block, it refers to the model no more."""
 
     def __init__(
         self,
@@ -64,30 +55,27 @@ class Watcher:
         """
         if demand_every < 1:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
-        self.model, self.tokenizer, self.window = model, tokenizer, window
-        self.inner = retrieval.unwrap(model)
+        self.tokenizer, self.window = tokenizer, window
+        self.model: nn.Module | None = model
+        self.inner: nn.Module | None = retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
         if input not in self.parameters and not takes_any:
             names = ", ".join(self.parameters)
             raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
-        self.demand_every, self.evidence = demand_every, Repeat()
+        self.demand_every = demand_every
         self.take_logits, self.haystack = logits, haystack
-        self.restored, self.counts = PositionCounts(window), PositionCounts(window)
-        self.incomplete: str | None = None
-        self.forwards = self.demand_tokens = 0
+        self.restored, self.counter = PositionCounts(window), Counter(window)
+        self.forwards = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
-        self.collected: list[Received] = []
-        self.queue: queue.Queue[list[Received]] = queue.Queue()
-        self.thread: threading.Thread | None = None
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
     # torch.compile cannot trace queues, threads and data pointers: the hook runs outside of compiled code.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
-        if not (self.inner.training and torch.is_grad_enabled()):
+        if self.inner is None or not (self.inner.training and torch.is_grad_enabled()):
             return
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
@@ -97,7 +85,7 @@ class Watcher:
                 self.enqueue(received, arguments)
         # Any error: the training must not depend on its being counted.
         except Exception as error:
-            self.note(error)
+            self.counter.note(error)
 
     def is_repeated(self, tokens: Tensor) -> bool:
         """Return whether activation checkpointing runs a counted forward again."""
@@ -110,9 +98,9 @@ class Watcher:
         return False
 
     def enqueue(self, received: Received, arguments: dict[str, Any]) -> None:
-        """Copy the arguments to the host, and give every TOGETHER of them to the thread."""
+        """Copy the arguments to the host for the thread."""
         is_on_gpu = received.tokens.is_cuda
-        if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
+        if self.forwards % self.demand_every == 0 and not self.counter.is_behind:
             targets = arguments.get("targets", arguments.get("shift_labels"))
             received.is_shifted = targets is not None
             if targets is None:
@@ -127,76 +115,17 @@ class Watcher:
         if is_on_gpu:  # the thread waits for this event before it reads the copies; the training never does
             received.ready = torch.cuda.Event()
             received.ready.record()
-        self.collected.append(received)
-        if len(self.collected) == TOGETHER:
-            self.hand_over()
-
-    def hand_over(self) -> None:
-        """Give the collected forwards to the thread."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.work, name="lab.watch", daemon=True)
-            self.thread.start()
-        self.queue.put(self.collected)
-        self.collected = []
-
-    def wait(self) -> None:
-        """Wait until the thread has counted all forwards so far."""
-        if self.collected:
-            self.hand_over()
-        self.queue.join()
-
-    def work(self) -> None:
-        """Count forwards in the order in which they came."""
-        while True:
-            for received in self.queue.get():
-                try:
-                    self.count(received)
-                except Exception as error:
-                    self.note(error)
-            self.queue.task_done()
-
-    def count(self, received: Received) -> None:
-        """Add a forward to f, and to g if its token ids were copied."""
-        if received.ready is not None:
-            received.ready.synchronize()
-        positions, documents = layout.resolve_layout(received)
-        lengths, is_consecutive = layout.find_runs(positions, documents)
-        if lengths.max(initial=0) > self.window:
-            raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
-        if is_consecutive:
-            self.counts.add_segments(lengths)
-        else:
-            # Ids with gaps. Ids that do not rise are rejected there.
-            self.counts.add_positions(positions, documents)
-        if received.tokens.is_meta:
-            return
-        targets = layout.resolve_targets(received, documents)
-        is_attended = documents != PADDING
-        tokens, targets = received.tokens.numpy()[is_attended], targets[is_attended]
-        # Any negative label has no loss, and IGNORE is the only one that evidence methods know.
-        is_supervised = targets >= 0
-        targets[~is_supervised] = IGNORE
-        distances = self.evidence.distances(tokens, targets, lengths.tolist())
-        evidence = by_distance(distances[is_supervised])
-        demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
-        self.counts.add_evidence(evidence, evidence, demand_by_ids)
-        self.demand_tokens += len(tokens)
-
-    def note(self, error: Exception) -> None:
-        """Log the first error, and mark the counts as incomplete."""
-        if self.incomplete is None:
-            self.incomplete = f"{type(error).__name__}: {first_line(error)}"
-            LOG.warning("not all forwards are counted: %s", self.incomplete)
+        self.counter.add(received)
 
     def total(self, reduce: bool = False) -> PositionCounts:
         """Wait for the thread; return what was restored and counted, with `reduce` on all ranks, a collective call."""
-        self.wait()
-        total = self.restored + self.counts
+        self.counter.wait()
+        total = self.restored + self.counter.counts
         if reduce:
             for name in COUNTED:
                 setattr(total, name, sum_over_ranks(getattr(total, name)))
             if retrieval.is_true_anywhere(self.incomplete is not None) and self.incomplete is None:
-                self.incomplete = "another rank has not counted all forwards, and says why"
+                self.counter.incomplete = "another rank has not counted all forwards, and says why"
         return total
 
     def frequency(self, *, reduce: bool = False) -> IntArray:
@@ -218,8 +147,9 @@ class Watcher:
     @property
     def demand_share(self) -> float:
         """Share of this rank's tokens since the start whose targets were counted for g."""
-        self.wait()
-        return self.demand_tokens / self.counts.tokens if self.counts.tokens else 1.0
+        self.counter.wait()
+        tokens = self.counter.counts.tokens
+        return self.counter.demand_tokens / tokens if tokens else 1.0
 
     def probe(
         self, tests: int = 64, *, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
@@ -238,6 +168,8 @@ class Watcher:
             distances=distances,
             seed=seed,
         )
+        if self.model is None:
+            raise ConfigError("probe: is not possible after close(); call it before")
         total = self.total(reduce=True)
         try:
             with retrieval.as_evaluated(self.model):
@@ -255,7 +187,8 @@ class Watcher:
 
     def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
         """Run the model; return at least the logits of the last `n` tokens."""
-        options: dict[str, Any] = {self.input: tokens.to(next(self.inner.parameters()).device)}
+        assert self.model is not None, "open"
+        options: dict[str, Any] = {self.input: tokens.to(next(self.model.parameters()).device)}
         # Arguments of transformers. All logits of a long prompt and a large vocabulary would take gigabytes.
         if "use_cache" in self.parameters:
             options["use_cache"] = False
@@ -289,11 +222,25 @@ class Watcher:
         # A sum over the ranks would count what each rank restored once for each.
         if retrieval.ranks()[0] == 0:
             self.restored = PositionCounts.from_dict(state)
-        self.incomplete = self.incomplete or state.get("incomplete")
+        self.counter.incomplete = self.incomplete or state.get("incomplete")
+
+    @property
+    def incomplete(self) -> str | None:
+        """None, or why some forwards were not counted."""
+        return self.counter.incomplete
 
     def close(self) -> None:
-        """Remove the hook; what was counted stays."""
+        """Remove the hook, end the thread and forget the model; what was counted stays."""
         self.hook.remove()
+        self.counter.wait()
+        self.counter.thread.shutdown()
+        self.model = self.inner = None
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 watch = Watcher  # the name that reads as what it does

@@ -1,9 +1,12 @@
 """What goes wrong with lab.watch ends no training: it is logged once, counts are marked, and copies count nothing."""
 
 import copy
+import gc
 import io
 import logging
 import re
+import threading
+import weakref
 
 import pytest
 import torch
@@ -77,6 +80,33 @@ def test_a_copy_and_a_file_of_a_watched_model_count_nothing():
     assert not watch.frequency().any()
     model(IDS).sum().backward()
     assert watch.frequency()[0] == 2 * T
+
+
+@pytest.mark.parametrize("end", ["close", "with", "del"])
+def test_nothing_keeps_a_model_that_is_watched_no_more(end):
+    before, model = {*threading.enumerate()}, Model()
+    watch = lab.watch(model, window=WINDOW)
+    for _ in range(32):  # two lists for the thread
+        model(IDS, labels=IDS).sum().backward()
+    if end == "close":
+        watch.close()
+    elif end == "with":
+        with watch as same:
+            assert same is watch
+    else:
+        del watch
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
+    for thread in {*threading.enumerate()} - before:
+        thread.join(5)
+        assert not thread.is_alive()
+    if end != "del":
+        watch.close()
+        assert watch.frequency()[:2].tolist() == [32 * 2 * T, 32 * 2 * (T - 1)]
+        with pytest.raises(ConfigError, match="probe: .* after close"):
+            watch.probe()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""The thread of lab.watch, which counts f and g of what forwards received."""
+
+import concurrent.futures
+import logging
+
+from lab.core.errors import DataError, first_line
+from lab.core.types import IGNORE
+from lab.counts import PositionCounts
+from lab.counts.rows import by_distance
+from lab.evidence.methods import Repeat, in_ids
+from lab.integrations import layout
+from lab.integrations.layout import PADDING, Received
+
+LOG = logging.getLogger("lab.watch")
+# The thread counts 16 forwards at once, because training drives its code out of the processor's cache in between.
+TOGETHER = 16
+
+
+class Counter:
+    """f and g of this rank since the start; `incomplete` is None, or says why some forwards were not counted.
+
+    It refers to no model, which its thread would keep in memory.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.window, self.evidence = window, Repeat()
+        self.counts = PositionCounts(window)
+        self.incomplete: str | None = None
+        self.demand_tokens = 0
+        self.collected: list[Received] = []
+        self.thread = concurrent.futures.ThreadPoolExecutor(1, "lab.watch")  # it ends with this object
+        self.waiting: list[concurrent.futures.Future[None]] = []
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether 4 lists of forwards wait for the thread."""
+        return sum(not future.done() for future in self.waiting) > 4
+
+    def add(self, received: Received) -> None:
+        """Collect a forward, and give every TOGETHER of them to the thread."""
+        self.collected.append(received)
+        if len(self.collected) == TOGETHER:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the collected forwards to the thread."""
+        self.waiting = [future for future in self.waiting if not future.done()]
+        self.waiting.append(self.thread.submit(self.work, self.collected))
+        self.collected = []
+
+    def wait(self) -> None:
+        """Wait until the thread has counted all forwards so far."""
+        if self.collected:
+            self.hand_over()
+        concurrent.futures.wait(self.waiting)
+
+    def work(self, forwards: list[Received]) -> None:
+        """Count forwards in the order in which they came."""
+        for received in forwards:
+            try:
+                self.count(received)
+            except Exception as error:
+                self.note(error)
+
+    def count(self, received: Received) -> None:
+        """Add a forward to f, and to g if its token ids were copied."""
+        if received.ready is not None:
+            received.ready.synchronize()
+        positions, documents = layout.resolve_layout(received)
+        lengths, is_consecutive = layout.find_runs(positions, documents)
+        if lengths.max(initial=0) > self.window:
+            raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
+        if is_consecutive:
+            self.counts.add_segments(lengths)
+        else:
+            # Ids with gaps. Ids that do not rise are rejected there.
+            self.counts.add_positions(positions, documents)
+        if received.tokens.is_meta:
+            return
+        targets = layout.resolve_targets(received, documents)
+        is_attended = documents != PADDING
+        tokens, targets = received.tokens.numpy()[is_attended], targets[is_attended]
+        # Any negative label has no loss, and IGNORE is the only one that evidence methods know.
+        is_supervised = targets >= 0
+        targets[~is_supervised] = IGNORE
+        distances = self.evidence.distances(tokens, targets, lengths.tolist())
+        evidence = by_distance(distances[is_supervised])
+        demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
+        self.counts.add_evidence(evidence, evidence, demand_by_ids)
+        self.demand_tokens += len(tokens)
+
+    def note(self, error: Exception) -> None:
+        """Log the first error, and mark the counts as incomplete."""
+        if self.incomplete is None:
+            self.incomplete = f"{type(error).__name__}: {first_line(error)}"
+            LOG.warning("not all forwards are counted: %s", self.incomplete)
