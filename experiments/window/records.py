@@ -24,13 +24,14 @@ FILES = (  # of a run, in a table
     *("counts.npz", "counts/*.npz", "eval/**/*.jsonl"),
 )
 UNREAD = ("supervised", "g_unweighted")  # arrays of counts.npz that no command reads of tables, half of its size
+GENERATED, ESSAYS, DOCSTRINGS = TEXTS = ("generated", "essays", "docstrings")  # in which numbers are hidden
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
 NEAR, BAND = (72, 120), (72, 179)  # of S2
 
 
 class Records(NamedTuple):
-    """Accuracy by method, prompt length and distance, and a row for each run: its reach by method, f and demand."""
+    """Accuracy by text, method, prompt length and distance, and a row for each run: its reaches, f and demand."""
 
     cells: pd.DataFrame
     runs: pd.DataFrame
@@ -48,9 +49,9 @@ def read_records(folder: Path) -> Records:
         return collect(places)
 
 
-def read_tests(run: Path) -> Iterator[Row]:
-    """Read the results of eval.distance in a run folder."""
-    for path in run.glob("eval/distance*.jsonl"):
+def read_tests(run: Path, text: str = GENERATED) -> Iterator[Row]:
+    """Read the results of eval.distance in a run folder, of prompts in generated or in a natural text."""
+    for path in run.glob("eval/distance*.jsonl" if text == GENERATED else f"eval/{text}/distance*.jsonl"):
         yield from map(json.loads, path.read_text("utf-8").splitlines())
 
 
@@ -69,27 +70,33 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
     config = read_yaml(place / "config.yaml")
     window = int(config["data"]["window"])
     about = {"stage": stage, "seed": int(seed), "branch": branch.replace("_", " "), "window": window}
-    rows = list(read_tests(place))
-    names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of the stage's methods
-    lists: dict[int, Sequence[str]] = {len(methods): methods for methods in (METHODS, METHODS_OF_D, METHODS_OF_N)}
-    reaches = {}
-    for label, name in zip(lists.get(len(names), [PLAIN]), names, strict=True):
-        filled = {}  # prompts that fill the window, by distance
-        for row in rows:
-            if row["method"] != name or row["metric"] == "reach":
-                continue
-            cell = {**about, "method": label, "prompt": row.get("prompt", window)}
-            cells.append({**cell, "distance": row["distance"], "score": row["score"]})
-            if "prompt" not in row:
-                filled[row["distance"]] = row
-        reach = recompute_reach(filled, THRESHOLD)
-        reaches[label] = math.nan if reach["reach"] is None else reach["reach"]
-        reaches[f"{label} last"] = reach["last_distance"]
+    reaches: dict[str, float] = {}
+    for text in TEXTS:
+        rows = list(read_tests(place, text))
+        names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of the stage's methods
+        lists: dict[int, Sequence[str]] = {len(methods): methods for methods in (METHODS, METHODS_OF_D, METHODS_OF_N)}
+        for label, name in zip(lists.get(len(names), [PLAIN]), names, strict=False):
+            filled = {}  # prompts that fill the window, by distance
+            for row in rows:
+                if row["method"] != name or row["metric"] == "reach":
+                    continue
+                cell = {**about, "text": text, "method": label, "prompt": row.get("prompt", window)}
+                cells.append({**cell, "distance": row["distance"], "score": row["score"]})
+                if "prompt" not in row:
+                    filled[row["distance"]] = row
+            column = label if text == GENERATED else f"{label}, {text}"
+            reach = recompute_reach(filled, THRESHOLD)
+            reaches[column] = math.nan if reach["reach"] is None else reach["reach"]
+            reaches[f"{column} last"] = reach["last_distance"]
+            reaches[f"{column} dips"] = sum(
+                row["score"] < THRESHOLD and distance < (reach["reach"] or 0) for distance, row in filled.items()
+            )
     counts = SavedCounts.read(place / "counts.npz")
     middle = nearest = window // 2
     if stage.startswith("S2"):
         middle, nearest = 120, 65  # its question is demand beyond 64 tokens at a window of 192
-    demand = {"f": int(counts.f[middle]), "g": counts.g_from(nearest)}
+    f_at_reach = np.interp(reaches[PLAIN], np.arange(len(counts.f)), counts.f)  # not a number without a reach
+    demand = {"f": int(counts.f[middle]), "g": counts.g_from(nearest), "f at reach": f_at_reach}
     runs.append({**about, "tokens": config["train"]["tokens"], **reaches, **demand})
 
 
@@ -101,14 +108,23 @@ def has_acquired(place: Path) -> bool:
 
 
 def accuracy(
-    records: Records, stage: str, branch: str, low: int, high: int, method: str = PLAIN, prompt: int | None = None
+    records: Records,
+    stage: str,
+    branch: str,
+    low: int,
+    high: int,
+    method: str = PLAIN,
+    prompt: int | None = None,
+    text: str = GENERATED,
 ) -> "pd.Series[float]":
     """Average the accuracy of each seed over the distances of a band, in prompts of the window or shorter."""
     cells = records.cells
     # Cells of a shorter prompt are told from those of a full one by its length.
     length = cells["window"] if prompt is None else prompt
     chosen = (cells["stage"] == stage) & (cells["branch"] == branch) & (cells["method"] == method)
-    chosen &= (cells["prompt"] == length) & (cells["distance"] >= low) & (cells["distance"] <= high)
+    chosen &= (
+        (cells["text"] == text) & (cells["prompt"] == length) & (cells["distance"] >= low) & (cells["distance"] <= high)
+    )
     return cells[chosen].groupby("seed")["score"].mean()
 
 
