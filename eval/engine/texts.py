@@ -18,7 +18,7 @@ from eval.engine.subject import AnyIds, Subject, source
 from lab.core.command import NOTHING_WRITTEN, Bar
 from lab.core.errors import ConfigError, DataError
 from lab.core.types import IntArray, Row
-from lab.data.encoding import encode_texts
+from lab.data.encoding import count_bytes, encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.text_files import read_texts
@@ -69,8 +69,9 @@ def read_documents(subject: Subject, text: str | None) -> list[Document]:
     texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
     documents: list[Document] = []
     for content in texts:
-        ids, sizes = next(encode_texts(subject.tokenizer, [content], counts_bytes=True))
-        assert sizes is not None, "they are asked for"
+        ids, spans = next(encode_texts(subject.tokenizer, [content], with_spans=True))
+        assert spans is not None, "they are asked for"
+        sizes = count_bytes(spans, content)
         documents.append((np.concatenate([before, ids]), np.concatenate([np.zeros_like(before), sizes])))
     return documents
 
@@ -100,7 +101,7 @@ def sample_texts(
     Shapes: int64 (texts, n_tokens).
     Raises: DataError for too little text, or a tokenizer that is not the model's.
     """
-    first = tokenizer.encode("").ids
+    first, _ = special_ends(tokenizer)
     ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
     check_ids(np.append(ids, first), vocab_size)
     size = max(1, n_tokens - len(first))

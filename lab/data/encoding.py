@@ -20,11 +20,13 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from lab.core.errors import DataError
+from lab.core.types import IntArray
 
 PIECE = 20_000  # characters
 AROUND = 256  # characters on either side of a cut, whose tokens are compared
 TRIES = 64  # boundaries that are compared for one cut
 BATCH_PIECES = 256
+OWN_END = "end token"
 # none inside a run of spaces, whose tokens may depend on more of it than is compared
 BOUNDARY = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)")
 
@@ -59,16 +61,21 @@ def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
 @lru_cache(8)
 def settings_in(file: Path, changed: int) -> tuple[str, ...]:
     """Name the settings of a tokenizer.json; the cache reads the file again if its time `changed`."""
-    return tuple(own_settings(read_unchanged(file)))
+    tokenizer = read_unchanged(file)
+    ends = (OWN_END,) if tokenizer.encode("a").special_tokens_mask[-1:] == [1] else ()
+    return (*own_settings(tokenizer), *ends)
 
 
-def check_tokenizer(folder: Path) -> None:
+def check_tokenizer(folder: Path, *, ends_twice: bool = False) -> None:
     """Reject shards whose texts were tokenized with settings that are now off: the folder's tokenizer.json has them.
+
+    With `ends_twice`, the shards also have the token by which the tokenizer ends every text.
 
     Raises: DataError.
     """
     file = folder / "tokenizer.json"
-    if file.exists() and (names := settings_in(file, file.stat().st_mtime_ns)):
+    names = settings_in(file, file.stat().st_mtime_ns) if file.exists() else ()
+    if names := tuple(name for name in names if ends_twice or name != OWN_END):
         rule = f"an older version tokenized these texts with the {' and '.join(names)} of the tokenizer.json"
         raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
 
@@ -142,17 +149,17 @@ def find_cut(text: str, start: int, tokenize: Tokenize) -> tuple[int, int] | Non
 
 
 def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], *, counts_bytes: bool = False
-) -> Iterator[tuple[Counts, Counts | None]]:
-    """Encode texts without the special tokens of a document; with `counts_bytes` also the bytes of each token.
+    tokenizer: Tokenizer, texts: Sequence[str], *, with_spans: bool = False
+) -> Iterator[tuple[Counts, IntArray | None]]:
+    """Encode texts without the special tokens of a document; with `with_spans` also find each token in its text.
 
-    Shapes: ids and bytes uint32 (tokens,); the bytes of a text's tokens add up to those of the text.
+    Shapes: ids uint32 (tokens,); the begin and end of each token in characters int64 (tokens, 2).
     """
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    run = tokenizer.encode_batch if counts_bytes else tokenizer.encode_batch_fast  # the fast one computes no offsets
+    run = tokenizer.encode_batch if with_spans else tokenizer.encode_batch_fast  # the fast one computes no offsets
     pieces_of_texts = [cut_text(text, encode) for text in texts]
 
     def encode_pieces() -> Iterator[Encoding]:
@@ -162,32 +169,52 @@ def encode_texts(
 
     encodings = encode_pieces()
     for pieces in pieces_of_texts:
-        ids, sizes = [], []
+        ids, spans = [], []
+        begin = 0
         for piece, dropped in pieces:
             encoding = next(encodings)
             ids.append(np.array(encoding.ids, dtype=np.uint32))
-            if counts_bytes:
-                sizes.append(count_bytes(encoding, piece + dropped))
-        yield np.concatenate(ids), np.concatenate(sizes) if counts_bytes else None
+            if with_spans:
+                spans.append(begin + np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            begin += len(piece) + len(dropped)
+        yield np.concatenate(ids), np.concatenate(spans) if with_spans else None
 
 
-def count_bytes(encoding: Encoding, text: str) -> Counts:
+def count_bytes(spans: IntArray, text: str, n_skipped: int = 0) -> Counts:
     """Count the bytes of a text from the end of each token to the end of the next; the last token has the rest.
 
-    So text that the tokenizer drops counts as well, and the counts add up to the bytes of the original text.
+    So text that the tokenizer drops counts as well, and the counts add up to the bytes of the original text, without
+    its first `n_skipped` characters.
 
+    Shapes: `spans` int64 (tokens, 2), the begin and end of each token in characters; uint32 (tokens,).
     Example:
         >>> from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
         >>> tokenizer = Tokenizer(models.WordLevel({"1": 0, "b": 1}, unk_token="b"))
         >>> tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Whitespace()
         >>> text = "\u2460 \u00df "  # a circled 1 of three bytes, and a letter of two
-        >>> count_bytes(tokenizer.encode(text), text).tolist()
+        >>> count_bytes(np.array(tokenizer.encode(text).offsets), text).tolist()
         [3, 4]
     """
     # tokens that share a character share its end: the first of them takes its bytes, the others none
-    ends = np.maximum.accumulate([end for _, end in encoding.offsets] or [0])
-    ends[-1] = len(text)
+    ends = np.maximum.accumulate(spans[:, 1])
+    ends[-1:] = len(text)
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     widths = 1 + (codes > 0x7F) + (codes > 0x7FF).astype(int) + (codes > 0xFFFF)
+    widths[:n_skipped] = 0
     before = np.concatenate([[0], np.cumsum(widths)])
-    return np.diff(before[ends], prepend=0).astype(np.uint32)[: len(encoding.offsets)]
+    return np.diff(before[ends], prepend=0).astype(np.uint32)
+
+
+def mark_tokens(spans: IntArray, parts: Sequence[tuple[str, bool]]) -> np.ndarray:
+    """Mark the tokens that contain a character of a scored part; one may also contain some of the part before or after.
+
+    Shapes: `spans` int64 (tokens, 2), the begin and end of each token in characters; bool (tokens,).
+    Example:
+        >>> mark_tokens(np.array([(0, 2), (2, 5), (5, 6)]), [("Hi: ", False), ("yo.", True)]).tolist()
+        [False, True, True]
+    """
+    is_scored = np.repeat([scored for _, scored in parts], [len(text) for text, _ in parts])
+    before = np.concatenate([[0], np.cumsum(is_scored)])  # scored characters before each
+    begins, ends = spans.T
+    # a token that a tokenizer adds to the text has no character, and takes the mark of the next one
+    return before[np.maximum(ends, begins + 1).clip(max=len(is_scored))] > before[begins]

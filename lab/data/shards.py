@@ -44,6 +44,7 @@ class Manifest(TypedDict):
     """A shard's manifest: its corpus and settings, its own name, and size and SHA-256 of every other file.
 
     Documents refer to `sources` by number; `skips` counts skipped documents by reason; `inputs` are local files read.
+    `encoding` is of texts with their tag, or all turns, at once; older versions encoded each alone, and had none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Manifest(TypedDict):
     sources: list[str]
     files: dict[str, FileEntry]
     inputs: NotRequired[dict[str, FileEntry]]
+    encoding: NotRequired[Literal["whole"]]
 
 
 class PreparedFolder(TypedDict):
@@ -138,7 +140,12 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
         check_sizes(path, manifest["files"], suggest_repair(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
-    check_tokenizer(folder)
+    old = {path: manifest for path, manifest in manifests.items() if "encoding" not in manifest}
+    for path, manifest in old.items():
+        if "train.scored.bin" in manifest["files"]:
+            rule = "an older version encoded the turns or tags of its documents alone, which changes the tokens"
+            raise DataError(f"{path}: {rule}; delete {folder} and prepare again")
+    check_tokenizer(folder, ends_twice=bool(old))
     return manifests
 
 

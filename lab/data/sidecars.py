@@ -111,7 +111,7 @@ def label_tokens(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers
     """
     corpus = config.corpus
     assert isinstance(corpus, Synthetic), "checked with the config"
-    before, after = special_ends(tokenizer)
+    before, _ = special_ends(tokenizer)
     labels = np.zeros(len(shard.tokens), dtype=np.int32)
     document = 0
     for index in task_indices(corpus, int(shard.folder.name.removeprefix("task-"))):
@@ -120,8 +120,8 @@ def label_tokens(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers
             continue
         encoding = tokenizer.encode(text, add_special_tokens=False)
         part = shard.part(document)
-        # the last token of a document is its end, which the tokenizer does not add
-        if shard.tokens[part].tolist()[:-1] != [*before, *encoding.ids, *after]:
+        # the last token of a document is its end
+        if shard.tokens[part].tolist()[:-1] != [*before, *encoding.ids]:
             rule = f"document {document} is not what is generated"
             raise DataError(f"{shard.folder}: {rule}; {suggest_repair(shard.folder)}")
         ids, ends = np.array(encoding.ids), np.array([end for _, end in encoding.offsets])

@@ -10,10 +10,11 @@ alone, none of less than 10,000 tokens, longer ones split to at most 16,384. Fas
 classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from itertools import islice, pairwise
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -25,7 +26,7 @@ from lab.core.files import FileEntry, build_manifest, free_bytes, name_temporary
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Conversations, DataConfig
 from lab.data.corpora import Item, Reader, TextDocument, open_corpus
-from lab.data.encoding import encode_texts
+from lab.data.encoding import count_bytes, encode_texts, mark_tokens
 from lab.data.shards import MANIFEST, SPLITS, Manifest, Split, shards_in, task_name, token_dtype
 from lab.data.sources import hash_sources, read_times
 from lab.data.text_files import COMPRESSIONS, Listing, has_suffix
@@ -35,7 +36,6 @@ PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
 PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
 PLAIN_TOKENS = 0.2  # in a byte of any other file
 BATCH_DOCUMENTS = 256
-CACHED_TEXTS = 256  # with their tokens: tags, and the turns of a conversation while it is cut
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task: int) -> Manifest:
@@ -51,14 +51,12 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     dtype = token_dtype(n_ids(tokenizer))
     final = folder / task_name(task)
     writer = TokenShardWriter(name_temporary(final), dtype, name=config.shard_name, marks_scored=marks_scored)
-    before, after = special_ends(tokenizer)
-
-    @lru_cache(CACHED_TEXTS)
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    before = np.array(special_ends(tokenizer)[0], dtype=np.uint32)
 
     def count(parts: Parts) -> int:
-        return sum(len(encode(text)) for text, _ in parts) + len(before) + len(after) + 1  # the end of the document
+        text = "".join(text for text, _ in parts)
+        n_tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(before) + n_tokens + 1  # the end of the document
 
     if isinstance(config.corpus, Conversations):
         items = cut_samples(config.corpus, items, count)
@@ -71,32 +69,30 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
                 continue
             split = assign_split(item.text, config.held_out_frac)
             parts = item.parts or ((item.text, True),)
+            if config.tags:
+                parts = ((f"{item.source}\n", False), *parts)
             documents.append((item, split, parts))
-            texts[split] += [text for text, _ in parts]
-        # all texts of a batch are encoded in parallel; bytes are counted, at a cost, of the split that needs them
+            texts[split].append("".join(text for text, _ in parts))
+        # all texts of a batch are encoded in parallel; spans are computed, at a cost, of the split that needs them
         encoded = {
-            "train": encode_texts(tokenizer, texts["train"]),
-            "held_out": encode_texts(tokenizer, texts["held_out"], counts_bytes=True),
+            "train": encode_texts(tokenizer, texts["train"], with_spans=marks_scored),
+            "held_out": encode_texts(tokenizer, texts["held_out"], with_spans=True),
         }
         for document, split, parts in documents:
-            tag = encode(f"{document.source}\n") if config.tags else []
-            # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
-            pieces: list[tuple[Any, Any, bool]] = [(before, 0, True), (tag, 0, False)]
-            for _, is_scored in parts:
-                pieces.append((*next(encoded[split]), is_scored))
-            if any(eos in tokens for tokens, _, _ in pieces[1:]):
+            ids, spans = next(encoded[split])
+            if eos in ids:
                 # a unigram model or one of whole words finds a special token in a text if it is a piece of its own
                 writer.skips["spells data.tokenizer.eos"] += 1
                 continue
-            pieces.append(([*after, eos], 0, True))
-            ids, marks, sizes = [], [], []
-            for tokens, n_bytes, is_scored in pieces:
-                ids.append(np.asarray(tokens, dtype=np.uint32))
-                marks.append(np.full(len(tokens), is_scored))
-                if split == "held_out":
-                    sizes.append(np.broadcast_to(n_bytes, len(tokens)))
-            all_sizes = np.concatenate(sizes) if sizes else None
-            writer.add(split, np.concatenate(ids), document.source, np.concatenate(marks), all_sizes)
+            ends = (len(before), 1)  # special tokens, which are scored, before and after the text
+            marks = n_bytes = None
+            if spans is not None:
+                # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
+                marks = np.pad(mark_tokens(spans, parts), ends, constant_values=True)
+            if spans is not None and split == "held_out":
+                whole = "".join(text for text, _ in parts)
+                n_bytes = np.pad(count_bytes(spans, whole, len(whole) - len(document.text)), ends)
+            writer.add(split, np.concatenate([before, ids, np.array([eos])]), document.source, marks, n_bytes)
     if listing.root is not None:
         writer.inputs = hash_sources(listing.root, times)
     return writer.close(final)
@@ -157,6 +153,7 @@ class TokenShardWriter:
         manifest: Manifest = {
             "name": self.name,
             "task": final.name,
+            "encoding": "whole",
             "dtype": self.dtype,
             "splits": {s: {"documents": len(ends) - 1, "tokens": ends[-1]} for s, ends in self.ends.items()},
             "skips": dict(self.skips),
@@ -223,11 +220,17 @@ def cut_conversation(parts: Parts, most: int | None, count: Callable[[Parts], in
     if ends[-1:] != [len(parts)]:  # what follows the last response
         ends.append(len(parts))
     start = 0
-    for before, end in pairwise([0, *ends]):
-        if most is not None and before > start and count(parts[start:end]) > most:
-            yield parts[start:before]
-            start = before
-    yield parts[start:]
+    while start < len(parts):
+        n = len(ends)
+        if most is not None:
+            count_to = partial(lambda start, end: count(parts[start:end]), start)
+            # doubled until they are too long, so that no more of a long conversation is encoded than a sample needs
+            n = 1
+            while n < len(ends) and count_to(ends[n - 1]) <= most:
+                n *= 2
+            n = max(1, bisect_right(ends, most, n // 2, min(n, len(ends)), key=count_to))
+        yield parts[start : ends[n - 1]]
+        start, ends = ends[n - 1], ends[n:]
 
 
 def ascii_share(text: str) -> float:

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
-from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
+from lab.data.config import Conversations, DataConfig, Slimpajama, Text, TokenizerFile
 from lab.data.corpora import TextDocument, to_document
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.data.tokenizing import TokenShardWriter, cut_samples
+from lab.data.tokenizing import TokenShardWriter, cut_conversation, cut_samples
 from lab.masks import Arrangement, Causal, Document
-from tests.data.stores import drawn_lengths, numbered_documents, stream_over
+from tests.data.stores import drawn_lengths, numbered_documents, refused, stream_over
 from tests.data.windows import IGNORE, runs_of
+from tests.tokenizer_forms import make_tokenizer
 
 WORDS = ["<bos>", "<eos>", "<unk>", "\n", " ", "USER:", "ASSISTANT:", "SYSTEM:", "Hi", "Hello.", "Bye", "books", "news"]
 ID = {word: number for number, word in enumerate(WORDS)}
@@ -118,6 +119,53 @@ def test_a_tag_is_read_and_the_text_after_it_scored(tmp_path, tokenizer):
     _, words = read_back(tmp_path, rows, Slimpajama, tokenizer, tags=True)
     first = [*scored("<bos>"), *read("books", "\n"), *scored("Hi", " ", "Bye", "<eos>")]
     assert words == [*first, *scored("<bos>"), *read("news", "\n"), *scored("Hello.", "<eos>")]
+
+
+@pytest.mark.parametrize("form", ["llama", "prepend_unigram", "always", "never"])
+@pytest.mark.parametrize("corpus", [Conversations, Slimpajama, Text])
+def test_documents_have_the_tokens_of_their_whole_text_and_one_end(tmp_path, form, corpus):
+    """Parts that a tokenizer encodes alone may get a space each; texts end with </s> whoever adds it."""
+    tokenizer = make_tokenizer(form, ends=True)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if corpus is Conversations:
+        rows = [turns(("human", "Is 12 41?"), ("gpt", " No. "), ("human", "Is 1?"), ("gpt", "Yes 12."))]
+        parts = [("USER: Is 12 41?\nASSISTANT:", 0), (" No.\n", 1), ("USER: Is 1?\nASSISTANT:", 0), (" Yes 12.\n", 1)]
+    else:
+        rows = [{"text": "\n14 is it.", "meta": {"redpajama_set_name": "books"}}]
+        parts = [("books\n", 0)] * (corpus is Slimpajama) + [("\n14 is it.", 1)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows * 2)))
+    own = corpus(path=str(tmp_path / "rows.jsonl"))
+    file = TokenizerFile(path=str(tmp_path), eos="</s>")
+    settings = {"held_out_frac": 0.0, "folder": str(tmp_path / "shards"), "tags": corpus is Slimpajama}
+    config = DataConfig(corpus=own, tokenizer=file, **settings)
+    prepare(config, progress=False)
+    store = TokenStore.open(shard_folder(config), "train")
+    whole = "".join(text for text, _ in parts)
+    assert [ids.tolist() for ids in store.documents()] == [tokenizer.encode(whole).ids] * 2
+    marks = store.read(0, store.n_tokens, "scored")[: store.n_tokens // 2]
+    spans = tokenizer.encode(whole).offsets[1:-1]
+    ends = list(itertools.accumulate(len(text) for text, _ in parts))
+    by_hand = [parts[next(k for k, end in enumerate(ends) if stop <= end)][1] for _, stop in spans]
+    assert marks.tolist() == [1, *by_hand[: len(spans)], 1]
+    for path in shard_folder(config).glob("task-*/manifest.json"):  # as an older version wrote it
+        content = json.loads(path.read_text())
+        del content["encoding"]
+        path.write_text(json.dumps(content))
+    with refused(f"{shard_folder(config)}"):
+        TokenStore.open(shard_folder(config), "train")
+
+
+def test_samples_are_cut_by_the_tokens_of_their_whole_text():
+    """A count that is not the sum of its parts', and as few calls of it as doubling and bisection take."""
+    calls = []
+
+    def count(parts):
+        calls.append(len(parts))
+        return len(parts) // 2 + 1
+
+    rows = cut_conversation(tuple(("", bool(k % 2)) for k in range(200)), 11, count)
+    assert [len(parts) for parts in rows] == [20] * 10
+    assert sum(calls) < 10 * 200, "it rises with the sample, not with the conversation"
 
 
 @pytest.fixture(scope="module")
