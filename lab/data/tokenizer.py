@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +21,9 @@ from lab.data.shards import SPLITS, Split
 TOKENIZER = "tokenizer.json"
 SAMPLE_CHARACTERS = 10_000_000  # of one document, on which a tokenizer is trained
 HASH_BYTES = 8
+LONGEST_WORD = 1000  # characters, on which a tokenizer is trained; longer ones are cut
+# what any longer word contains: words have no space behind their first character, or nothing but white space
+LONG_WORD = re.compile(rf"[^ ]{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}")
 BOS, EOS = "<bos>", "<eos>"
 # words with their leading space, single digits, punctuation, white space: numbers are split into digits
 PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
@@ -48,7 +52,16 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     def cut_texts() -> Iterator[str]:
         for text in texts:
             for piece, _ in cut_text(text, split_words):
-                yield piece
+                if LONG_WORD.search(piece):
+                    yield from cut_words(piece)
+                else:
+                    yield piece
+
+    # training on a word takes the square of its length
+    def cut_words(text: str) -> Iterator[str]:
+        for _, (begin, end) in split.pre_tokenize_str(text):
+            for start in range(begin, end, LONGEST_WORD):
+                yield text[start : min(start + LONGEST_WORD, end)]
 
     tokenizer.train_from_iterator(cut_texts(), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
