@@ -42,7 +42,7 @@ from eval.engine.sliding import text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
-from lab.core.errors import DataError
+from lab.core.errors import ConfigError, DataError
 from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids, special_ends
@@ -66,6 +66,9 @@ class PerplexityOptions(CellOptions):
     is less."""
     protocol: Literal["sliding-window", "whole-windows"] = "sliding-window"
     """Documents of which every token is scored once, or whole windows of all documents as one text."""
+    bos: bool | None = None
+    """Whether windows inside a text also begin with the token that begins texts, in place of their first one; default:
+    true if the tokenizer adds one, and false for whole windows, as in the released script."""
     documents: Tests | None = None
     """Documents, sampled from those that are long enough; default: 10, or all of them if they are joined."""
     min_tokens: PairLength | None = None
@@ -102,7 +105,7 @@ class Perplexity(Measure):
     kind = "perplexity"
     options: PerplexityOptions
     spec = EvaluationSpec(options=PerplexityOptions)
-    alike = ("protocol", "texts", "stride", "n")
+    alike = ("protocol", "texts", "stride", "bos", "n")
     named_by = (*SUBJECT, *alike, "length")
     unit = "window"
     columns = (
@@ -124,6 +127,12 @@ class Perplexity(Measure):
         # The rules are checked again, with the defaults in place.
         with report_as_options():
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
+        before, _ = special_ends(self.subject.tokenizer)
+        self.bos = None
+        if options.bos or (options.bos is None and options.protocol == "sliding-window" and before):
+            if not before:
+                raise ConfigError("--bos=true: the tokenizer begins no text with a token; leave it out")
+            self.bos = before[0]
         documents = read_documents(self.subject, options.text)
         self.n = len(documents)
         self.shorter = 0
@@ -183,6 +192,7 @@ class Perplexity(Measure):
                 "protocol": self.options.protocol,
                 "length": context,
                 "stride": self.stride,
+                "bos": self.bos is not None,
                 "n": self.n,
                 "source": self.options.text or "held out",
                 "texts": hash_documents(self.documents),
@@ -201,6 +211,7 @@ class Perplexity(Measure):
             self.documents,
             partial(PROTOCOLS[self.options.protocol], context=context, stride=self.stride),
             rows=self.options.rows(context),
+            bos=self.bos,
             done=self.bar.update,
         )
         low, high = losses.limits or (None, None)

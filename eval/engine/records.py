@@ -83,7 +83,7 @@ KINDS = {  # by what find_kind returns
     "ruler": Kind("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
     "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
     "line_retrieval": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked"), length="asked"),
-    "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity"),
+    "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride", "bos"), "perplexity"),
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
     "distance": Kind("distance", "retrieval accuracy", NUMBER, length="distance"),

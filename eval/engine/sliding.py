@@ -25,6 +25,9 @@ drawn independently. The loss is a ratio of two sums, so that with m texts and t
 
 which is the usual t interval of a mean where all texts are equally long; one text has none.
 
+Models that need a token at the beginning of every text, as Gemma, may have it in every window. It takes the place of
+the first token, which is not scored, so that windows keep their length and their scored tokens.
+
 Whole windows score every token but their first, each in all windows that contain it. With c = 5, s = 2, n = 12:
 
     tokens    0 1 2 3 4 5 6 7 8 9 10 11
@@ -124,9 +127,13 @@ def text_losses(
     cut: Callable[[int], Iterator[Window]],
     *,
     rows: int,
+    bos: int | None = None,
     done: Callable[[int], object] = lambda windows: None,
 ) -> TextLosses:
-    """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch."""
+    """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch.
+
+    The token `bos`, if it is given, takes the place of the first token of windows that do not begin a text.
+    """
     # Windows of one length share a batch, whatever their text: padding would cost time and change no loss.
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
@@ -138,6 +145,8 @@ def text_losses(
             batch = alike[start : start + rows]
             tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
             targets = np.full(tokens.shape, IGNORE)
+            if bos is not None:
+                tokens[[window.begin > 0 for _, window in batch], 0] = bos
             for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
                 row[first - 1 - begin : end - 1 - begin] = texts[number][first:end]  # each predicts the next token
             nats = score(torch.from_numpy(tokens), torch.from_numpy(targets))

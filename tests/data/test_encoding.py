@@ -1,5 +1,6 @@
 import hashlib
 import json
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -74,6 +75,15 @@ def tokenizers_for(text):
     steps = [{"type": "Prepend", "prepend": "\u2581"}, spaces]
     content |= {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": steps}}
     return made | {"prepended": Tokenizer.from_str(json.dumps(content))}
+
+
+def test_a_tokenizer_is_trained_on_long_words_in_parts():
+    word = "".join(np.random.default_rng(0).choice(["ab", "cd", "e"], 1500).tolist())
+    wanted = train_bpe([f" {word[:999]}", *(word[k : k + 1000] for k in range(999, len(word), 1000)), " or"], 400)
+    assert train_bpe([f" {word} or"], 400).to_str() == wanted.to_str()
+    start = time.process_time()
+    train_bpe(["a" * 200_000], 400)
+    assert time.process_time() - start < 5, "the square of 200,000 takes half a minute"
 
 
 def test_pieces_have_the_tokens_of_the_whole(monkeypatch):

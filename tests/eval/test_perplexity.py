@@ -41,9 +41,11 @@ def test_the_command_measures_a_run_once(run_folder, prepared, tmp_path, capsys,
         for ids in chosen:
             text, scored = torch.from_numpy(ids.astype(np.int64)), 1
             for begin in range(0, len(text), 8):
-                part = text[begin : begin + context]
+                part = text[begin : begin + context].clone()
+                targets = part[1:].clone()
+                part[0] = text[0]  # <bos>
                 with torch.no_grad():
-                    losses = F.cross_entropy(model.decoder(part[None])[0, :-1].double(), part[1:], reduction="none")
+                    losses = F.cross_entropy(model.decoder(part[None])[0, :-1].double(), targets, reduction="none")
                 nll += float(losses[scored - 1 - begin :].sum())
                 count += len(part) - (scored - begin)
                 scored = begin + len(part)
@@ -56,10 +58,16 @@ def test_the_command_measures_a_run_once(run_folder, prepared, tmp_path, capsys,
         assert row["bits_per_byte"] == pytest.approx(math.log2(row["score"]) * count / n_bytes)
         assert row["low"] < row["score"] < row["high"]
         assert (row["protocol"], row["length"], row["stride"], row["n"]) == ("sliding-window", context, 8, 3)
+        assert row["bos"]
         assert row["shorter_left_out"] == len(documents_of(prepared)) - len(long_enough)
         assert [str(context), f"{row['score']:.4f}"] in [line[:2] for line in words_of(out)]
     monkeypatch.setattr(Subject, "losses", None)
     assert (run(words, capsys)[0], rows_of(tmp_path)) == (0, rows)
+    monkeypatch.undo()
+    assert run([*words, "--bos=false"], capsys)[0] == 0
+    first, second = rows_of(tmp_path)[0], rows_of(tmp_path)[2]
+    assert (second["bos"], second["length"], second["scored_tokens"]) == (False, 16, first["scored_tokens"])
+    assert second["loss"] != first["loss"]
 
 
 def books(path, factors, n_words):
@@ -101,7 +109,7 @@ def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe
             parts = [ids[begin : begin + context] for begin in begins]
             means = [float(F.cross_entropy(decoder(part[None])[0, :-1].double(), part[1:])) for part in parts]
         assert row["loss"] == pytest.approx(sum(means) / len(means), rel=1e-6)
-        assert (row["n"], row["protocol"], row["low"]) == (2, "whole-windows", None)
+        assert (row["n"], row["protocol"], row["low"], row["bos"]) == (2, "whole-windows", None, False)
     status, _, err = run([*words, "--stride=7", f"--lengths={len(ids) - 7}"], capsys)
     assert (status, err.count("\n")) == (2, 1)
     assert err.startswith(f"--lengths={len(ids) - 7}: whole windows of it need {len(ids) + 1} tokens")
@@ -141,6 +149,9 @@ def test_a_bigram_model_by_hand():
     assert losses.nll.tolist() == pytest.approx([math.log(128 / 9), math.log(2)])
     assert losses.tokens.tolist() == [4, 1]
     assert losses.perplexity == pytest.approx((256 / 9) ** (1 / 5))
+    # <bos>, here 1, in place of a window's first token: a window of 2 predicts its scored token from it alone
+    losses = text_losses(model_of(table), texts[:1], partial(windows, context=2, stride=1), rows=2, bos=1)
+    assert losses.nll.tolist() == [pytest.approx(-math.log(3 / 4 * 1 / 2 * 1 / 2 * 1 / 2))]  # 01, then 10, 10, 11
     # disjoint windows of 2 see the steps 01 and 00 alone: 3/4 * 1/4
     losses = text_losses(model_of(table), texts[:1], partial(windows, context=2, stride=2), rows=2)
     assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
