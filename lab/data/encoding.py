@@ -26,7 +26,6 @@ PIECE = 20_000  # characters
 AROUND = 256  # characters on either side of a cut, whose tokens are compared
 TRIES = 64  # boundaries that are compared for one cut
 BATCH_PIECES = 256
-OWN_END = "end token"
 # none inside a run of spaces, whose tokens may depend on more of it than is compared
 BOUNDARY = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)")
 
@@ -61,21 +60,16 @@ def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
 @lru_cache(8)
 def settings_in(file: Path, changed: int) -> tuple[str, ...]:
     """Name the settings of a tokenizer.json; the cache reads the file again if its time `changed`."""
-    tokenizer = read_unchanged(file)
-    ends = (OWN_END,) if tokenizer.encode("a").special_tokens_mask[-1:] == [1] else ()
-    return (*own_settings(tokenizer), *ends)
+    return tuple(own_settings(read_unchanged(file)))
 
 
-def check_tokenizer(folder: Path, *, ends_twice: bool = False) -> None:
+def check_tokenizer(folder: Path) -> None:
     """Reject shards whose texts were tokenized with settings that are now off: the folder's tokenizer.json has them.
-
-    With `ends_twice`, the shards also have the token by which the tokenizer ends every text.
 
     Raises: DataError.
     """
     file = folder / "tokenizer.json"
-    names = settings_in(file, file.stat().st_mtime_ns) if file.exists() else ()
-    if names := tuple(name for name in names if ends_twice or name != OWN_END):
+    if file.exists() and (names := settings_in(file, file.stat().st_mtime_ns)):
         rule = f"an older version tokenized these texts with the {' and '.join(names)} of the tokenizer.json"
         raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
 

@@ -137,15 +137,13 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
             raise DataError(
                 f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {suggest_repair(path)}"
             )
+        if "train.scored.bin" in manifest["files"] and "encoding" not in manifest:
+            rule = "an older version encoded the turns or tags of its documents alone, which changes the tokens"
+            raise DataError(f"{path}: {rule}; delete {folder} and prepare again")
         check_sizes(path, manifest["files"], suggest_repair(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
-    old = {path: manifest for path, manifest in manifests.items() if "encoding" not in manifest}
-    for path, manifest in old.items():
-        if "train.scored.bin" in manifest["files"]:
-            rule = "an older version encoded the turns or tags of its documents alone, which changes the tokens"
-            raise DataError(f"{path}: {rule}; delete {folder} and prepare again")
-    check_tokenizer(folder, ends_twice=bool(old))
+    check_tokenizer(folder)
     return manifests
 
 

@@ -151,8 +151,9 @@ def test_documents_have_the_tokens_of_their_whole_text_and_one_end(tmp_path, for
         content = json.loads(path.read_text())
         del content["encoding"]
         path.write_text(json.dumps(content))
-    with refused(f"{shard_folder(config)}"):
-        TokenStore.open(shard_folder(config), "train")
+    if corpus is not Text:
+        with refused(f"{shard_folder(config) / 'task-00000'}: an older version encoded the turns or tags"):
+            TokenStore.open(shard_folder(config), "train")
 
 
 def test_samples_are_cut_by_the_tokens_of_their_whole_text():
