@@ -39,6 +39,7 @@ from lab import config
 from lab.core import command, schema
 from lab.core.arguments import parse_method
 from lab.core.errors import CheckpointError, ConfigError, abbreviate, look_up
+from lab.data.text_files import expand_pattern
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
@@ -198,7 +199,7 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
         taken = []
         others = []
         # Revisions of a hub are not opened here, because that would download their weights.
-        for match in sorted(revisions(word) if on_hub else glob.glob(word), key=natural_key):
+        for match in sorted(revisions(word) if on_hub else map(str, expand_pattern(path)), key=natural_key):
             place = Path(match)
             if on_hub or takes(place):
                 taken.append(place)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from lab.core import command
 from lab.core.errors import ConfigError, DataError
+from lab.core.files import walk
 from lab.core.types import Row
 from lab.probe.reach import with_reach
 from lab.runs.arms import classify_reach, read_settings
@@ -108,7 +109,9 @@ SUMMARY = (  # score, lower and upper limit, task, unit
 
 def list_results(path: Path) -> list[Path]:
     """List the files of results at a place: the file itself, or those of a folder, without single tests."""
-    files = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
+    files = [path]
+    if not path.name.endswith((ENDING, ".jsonl")):
+        files = sorted(file for file in walk(path) if file.suffix == ".jsonl") if path.is_dir() else []
     others = ("metrics.jsonl", "tests-")
     return [file for file in files if not file.name.startswith(others) and "cases" not in file.parent.name]
 

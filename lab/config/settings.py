@@ -16,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from lab.core.errors import ConfigError, is_short
+from lab.core.errors import ConfigError, abbreviate, is_short
 from lab.core.plugins import load_plugins
 from lab.core.schema import TAGS
 from lab.core.yaml import flatten, part, read_yaml
@@ -83,33 +83,43 @@ def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> nest({"optim.lr": 1.0, "optim.beta2": 0.9, "skip": None})
         {'optim': {'lr': 1.0, 'beta2': 0.9}, 'skip': None}
+
+    Raises: ConfigError for a setting that is set as a whole and in part.
     """
     values: dict[str, Any] = {}
     for name, value in dotted.items():
         *parents, last = name.split(".")
         reduce(section, parents, values)[last] = value
+    dotted = flatten(dict(dotted))
+    for name in sorted(dotted.keys() - flatten(values).keys()):
+        raise ConfigError(f"{name}={abbreviate(dotted[name])}: is set as a whole and in part; remove one of the two")
     return values
 
 
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Join two layers of settings; the upper one wins.
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Join two layers of settings, whose dotted names begin with `prefix`; the upper one wins.
 
     Example:
         >>> merge({"mask": {"chunks": 2}, "skip": {}}, {"mask": {"method": "document"}, "skip": None})
         {'mask': {'chunks': 2, 'method': 'document'}, 'skip': None}
         >>> merge({"data": {"corpus": {"name": "text", "path": "a"}}}, {"data": {"corpus": {"name": "stdlib"}}})
         {'data': {'corpus': {'name': 'stdlib'}}}
+
+    Raises: ConfigError for a section above a value.
     """
-    # `name` in the section run is no tag, and sections of the first level keep their settings (depth 1).
-    if depth > 1 and any(tag in upper and upper[tag] != lower.get(tag) for tag in TAGS):
+    # `name` in the section run is no tag, and sections of the first level keep their settings.
+    if prefix.count(".") > 1 and any(tag in upper and upper[tag] != lower.get(tag) for tag in TAGS):
         return dict(upper)
     merged = dict(lower)
     for name, value in upper.items():
         below = lower.get(name)
         if not isinstance(value, dict) or below is None:
             merged[name] = value
-        elif isinstance(below, dict):  # anything else is no section, and is left for the reader to reject
-            merged[name] = merge(below, value, depth + 1)
+        elif isinstance(below, dict):
+            merged[name] = merge(below, value, f"{prefix}{name}.")
+        else:
+            rule = f"a section cannot change {abbreviate(below)}, which is a value"
+            raise ConfigError(f"{prefix}{name}={abbreviate(value)}: {rule}; remove one of the two")
     return merged
 
 

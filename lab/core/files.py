@@ -86,6 +86,17 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(folder for folder in [path, *path.absolute().parents] if os.path.exists(folder))).free
 
 
+def walk(folder: Path) -> Iterator[Path]:
+    """Yield all files and folders below a folder; rglob would skip a folder that cannot be listed.
+
+    Raises: OSError.
+    """
+    for entry in [*os.scandir(folder)]:
+        yield Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(Path(entry.path))
+
+
 def name_temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 

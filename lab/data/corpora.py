@@ -5,9 +5,10 @@ import io
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,18 @@ from lab.data.chat import Parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Stdlib, Text
 from lab.data.streaming import list_dataset, stream_rows
 from lab.data.synthetic import Synthetic
-from lab.data.text_files import NOT_UTF8, PLAIN, ROWS, Listing, is_text, list_files, parse_object, read_rows, read_sizes
+from lab.data.text_files import (
+    NOT_UTF8,
+    PLAIN,
+    ROWS,
+    Listing,
+    has_suffix,
+    is_text,
+    list_files,
+    read_rows,
+    read_sizes,
+    type_of,
+)
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16
@@ -87,7 +99,14 @@ def divide_files(listing: Listing, most: int, read: Callable[[str], Iterator[Ite
 
     def read_task(task: int) -> Iterator[Item]:
         for name in listing.names(task, n_tasks):
-            yield from read(name)
+            item: Item = ""
+            is_used = False
+            for item in read(name):
+                is_used = is_used or isinstance(item, TextDocument)
+                yield item
+            # a file that is one empty document, such as __init__.py, is no surprise
+            if not (is_used or (has_suffix(name, PLAIN) and item in ("", "empty"))):
+                yield f"no document in {name}"
 
     return Reader(n_tasks, listing, read_task)
 
@@ -128,8 +147,10 @@ def cut_definitions(source: str) -> list[str]:
     return [piece for piece in pieces if piece.strip()]
 
 
-def make_document(text: str, source: str, parts: Parts | None = None) -> Item:
-    """Build a document, or return the reason why its text is not usable."""
+def make_document(text: object, source: str, parts: Parts | None = None, *, field: str = "text") -> Item:
+    """Build a document, or return the reason why its text, the value of a field, is not usable."""
+    if not isinstance(text, str):
+        return f"no text in field {field!r}"
     if not text.strip():
         return "empty"
     if not is_text(text):
@@ -139,57 +160,50 @@ def make_document(text: str, source: str, parts: Parts | None = None) -> Item:
 
 
 def read_file(corpus: Text | Conversations, listing: Listing, name: str) -> Iterator[Item]:
-    """Read the rows of a listed file as documents, whose source is the file's name.
+    """Read the rows of a listed file as documents, whose source is the file's path without its suffixes.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
     assert listing.root is not None, "a listing of files on disk has a root"
     path = listing.root / name
+    # a corpus that is one file has the name "." in its listing
+    source = str(Path(name) if path != listing.root else path.name)[: -len(type_of(path))]
     for _, row in read_rows(path):
-        yield row if isinstance(row, str) else to_document(row, corpus, path.stem)
+        yield row if isinstance(row, str) else to_document(row, corpus, source)
+
+
+def to_document(row: Row, corpus: Text | Conversations, source: str) -> Item:
+    """Convert a row to a document or a conversation."""
+    if isinstance(corpus, Text):
+        return make_document(row.get("text"), source)
+    parts = to_conversation(row, corpus.template)
+    if isinstance(parts, str):
+        return parts
+    return make_document("".join(text for text, _ in parts), source, parts)
 
 
 def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
     """Read the rows of a listed file of a data set as documents, each with the source that its row names.
 
-    Raises: DataError.
+    Raises: DataError, also for a column that no row of the file has.
     """
-    for row in stream_rows(corpus, listing, name):
-        source: Any = corpus.label
-        if corpus.source is not None:
-            source = get_value(row, corpus.source)
-        yield to_document(row, corpus, source if isinstance(source, str) else "unknown")
+    row: Row = {}
+    found = {None}  # the columns that some row has
 
+    def find(column: str) -> Any:
+        with suppress(KeyError, TypeError):
+            value = reduce(getitem, column.split("."), row)
+            found.add(column)
+            return value
 
-def to_document(row: Row, corpus: Text | Dataset | Conversations, source: str) -> Item:
-    """Convert a row to a document or a conversation.
-
-    Raises: DataError for a date.
-    """
-    if isinstance(corpus, Conversations):
-        parts = to_conversation(row, corpus.template)
-        if isinstance(parts, str):
-            return parts
-        return make_document("".join(text for text, _ in parts), source, parts)
-    column = corpus.text if isinstance(corpus, Dataset) else "text"
-    text = get_value(row, column)
-    if isinstance(text, date):
-        rule = "the datasets library reads the texts of a file as dates, which changes them"
-        raise DataError(f"data.corpus.text={column}: {rule}; use data.corpus.name=text, or another column")
-    if not isinstance(text, str):
-        return f"no text in field {column!r}"
-    return make_document(text, source)
-
-
-def get_value(row: Any, column: str) -> Any:
-    """Return the value of a column, whose dots lead into nested ones; None if there is none.
-
-    Example:
-        >>> get_value({"meta": {"set": "web"}}, "meta.set"), get_value({"meta": 3}, "meta.set")
-        ('web', None)
-    """
-    for key in column.split("."):
-        if isinstance(row, str):  # the datasets library stores nested rows that differ in form as JSON
-            row = parse_object(row.encode(errors="replace"))
-        row = row.get(key) if isinstance(row, dict) else None
-    return row
+    for line in stream_rows(corpus, listing, name):
+        if isinstance(line, str):
+            yield line
+            continue
+        row = line
+        source = corpus.label if corpus.source is None else find(corpus.source)
+        yield make_document(find(corpus.text), "unknown" if source is None else str(source), field=corpus.text)
+    for setting, column in (("text", corpus.text), ("source", corpus.source)):
+        if row and column not in found:
+            rule = f"no such column in {name}"
+            raise DataError(f"data.corpus.{setting}={column}: {rule}; use one of: {', '.join(row)}")

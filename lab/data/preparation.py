@@ -14,7 +14,7 @@ from lab.core.errors import ConfigError, DataError
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
-from lab.data.corpora import Reader, open_corpus
+from lab.data.corpora import open_corpus
 from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
@@ -74,37 +74,37 @@ def shard_folder(config: DataConfig) -> Path:
 def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     """Reject a corpus that must be prepared first; every process checks, so that none waits for the others.
 
-    With `held_out`, a small text that is not prepared yet must have a held-out document.
+    With `held_out`, a document must be held out, in the shards or, before they exist, in the texts.
 
-    Raises: DataError.
+    Raises: DataError, ConfigError for a corpus without a held-out document.
     """
-    if config.is_generated:
-        return
     folder = shard_folder(config)
-    shards.read_manifests(folder)
+    if not config.is_generated:
+        shards.read_manifests(folder)
+        is_ready = is_prepared(config)
+        if not is_ready and getattr(config.corpus, "path", None) is not None:
+            listing = open_corpus(config).listing  # which also rejects a wrong path
+            is_ready = isinstance(config.corpus, Text) and sum(listing.files.values()) <= SMALL_BYTES
+        if not is_ready:
+            rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
+            raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+    if held_out:
+        check_held_out(config)
+
+
+def check_held_out(config: DataConfig) -> None:
+    documents = Counter[Split]()
     if is_prepared(config):
-        return
-    if getattr(config.corpus, "path", None) is not None:
-        reader = open_corpus(config)  # which also rejects a wrong path
-        if isinstance(config.corpus, Text) and sum(reader.listing.files.values()) <= SMALL_BYTES:
-            if held_out:
-                check_held_out(config, reader)
-            return
-    rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
-    raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
-
-
-def check_held_out(config: DataConfig, reader: Reader) -> None:
-    """Reject a text without a held-out document before it is tokenized."""
-    n = 0
-    for _, split in read_documents(config, reader):
-        if split == "held_out":
-            return
-        n += 1
-    if n:
-        rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
+        documents.update(summarise(shard_folder(config)).documents)
+    else:
+        for _, split in read_documents(config, open_corpus(config)):
+            documents[split] += 1
+            if split == "held_out":
+                break
+    if documents["train"] and not documents["held_out"]:
+        rule = f"holds out none of the corpus's documents ({documents['train']:,} in all), and probes need one"
         fix = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
-        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
+        raise ConfigError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:

@@ -5,23 +5,26 @@ that no task asks the hub for a listing. The library and its client wait if the 
 and continue after a lost connection.
 """
 
+import io
+import json
 import re
 import tempfile
 import textwrap
 import time
+import warnings
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
 from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 from lab.core.command import show
-from lab.core.errors import DataError, MissingPackage
+from lab.core.errors import DataError, LabError, MissingPackage
 from lab.core.files import read_object
 from lab.core.types import Row
 from lab.data.config import Dataset
-from lab.data.text_files import Listing, find_files, find_root, reading, type_of
+from lab.data.text_files import Listing, find_files, find_root, parse_object, reading, type_of
 
 HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file
@@ -53,10 +56,14 @@ def list_dataset(corpus: Dataset) -> Listing:
 
     Raises: DataError.
     """
+    root, found = None, list[Path]()
+    skipped = Counter[str]()
+    if corpus.path is not None:
+        root = find_folder(corpus.path)
+        found, skipped = find_files(Path(corpus.path), ("",))
     builder = open_builder(corpus)
     from datasets.utils.file_utils import xgetsize
 
-    root = None if corpus.path is None else find_folder(corpus.path)
     sizes: dict[str, int] = {}
     others = set()
     for split, urls in builder.config.data_files.items():
@@ -71,21 +78,19 @@ def list_dataset(corpus: Dataset) -> Listing:
         splits = ", ".join(str(split) for split in builder.config.data_files)
         raise DataError(f"data.corpus.split={corpus.split}: {rule}; use one of: {splits}")
     others -= sizes.keys()
-    skipped = Counter({OTHER_SPLITS: len(others)})
-    if root is not None:
-        files, hidden = find_files(Path(str(corpus.path)), ("",))
-        skipped += hidden
-        for file in files:
-            name = str(file.relative_to(root))
-            if name not in sizes and name not in others:
-                skipped[type_of(file)] += 1
+    skipped[OTHER_SPLITS] = len(others)
+    for file in found:
+        name = str(file.relative_to(str(root)))
+        if name not in sizes and name not in others:
+            skipped[type_of(file)] += 1
     module = type(builder).__module__.rpartition(".")[2]
-    options = {}
-    for item in fields(builder.config):
-        if item.name not in NO_OPTIONS:
-            options[item.name] = getattr(builder.config, item.name)
+    options = {name: value for name, value in vars(builder.config).items() if name not in NO_OPTIONS}
+    if options.get("encoding") == "utf-8":
+        options["encoding"] = "utf-8-sig"  # a byte order mark is no text
     if module == "csv":
         options["na_filter"] = False  # a text "NA" or "null" is a text
+        if options["index_col"] is None:
+            options["index_col"] = False  # pandas would take the first column for an index if rows have a field more
     return Listing(sizes, skipped, root, module, options)
 
 
@@ -159,60 +164,81 @@ def make_error(corpus: Dataset, rule: str, error: BaseException, fix: str) -> Da
     return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {fix}")
 
 
-def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row]:
-    """Stream the rows of one listed file with the columns that the corpus's settings name.
+def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row | str]:
+    """Stream the rows of one listed file; a string is the reason why a line is no row.
 
     Raises: DataError.
     """
-    wanted = {str(column).partition(".")[0] for column in (corpus.text, corpus.source)}
-    for table in stream_tables(corpus, listing, name):
-        columns = table.column_names
-        if corpus.text.partition(".")[0] not in columns:
-            rule = f"no such column in {name}"
-            raise DataError(f"data.corpus.text={corpus.text}: {rule}; use one of: {', '.join(columns)}")
-        yield from table.select([column for column in columns if column in wanted]).to_pylist()
+    try:
+        url, storage = locate(corpus, listing, name)
+        if listing.module == "json":
+            yield from stream_objects(url, storage)
+        else:
+            yield from stream_tables(corpus, listing, url, storage)
+    except LabError:
+        raise
+    except Exception as error:  # the library raises many types for a file that is wrong or not reachable
+        rule, fix = f"{name} cannot be read", "correct the file, see its permissions, or download it again"
+        if isinstance(error, Warning):
+            rule = f"the first row of {name} has more fields than its header"
+        if corpus.path is None:
+            fix = "run the same command again, which skips finished tasks"
+        raise make_error(corpus, rule, error, fix) from error
 
 
-def stream_tables(corpus: Dataset, listing: Listing, name: str) -> Iterator[Any]:
-    """Stream one listed file as tables of Arrow.
+def stream_objects(url: str, storage: dict[str, Any]) -> Iterator[Row | str]:
+    """Stream a file of JSON: an object in each line, or a list of objects or texts.
 
-    Raises: DataError.
+    The library would change the texts of a column that has other values, too, or only texts that look like dates.
     """
+    datasets = import_datasets()
+    config = datasets.DownloadConfig(storage_options=storage)
+    manager = datasets.StreamingDownloadManager(download_config=config)
+    for path in manager.iter_files(manager.extract(url)):
+        with datasets.utils.file_utils.xopen(path, "rb", download_config=config) as opened:
+            file = io.BufferedReader(opened)
+            if file.peek().removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+                for value in json.load(file):
+                    yield value if isinstance(value, dict) else {"text": value}
+            else:
+                yield from map(parse_object, filter(bytes.strip, file))
+
+
+def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: dict[str, Any]) -> Iterator[Row]:
+    """Stream a file by the library's reader of its type, with the columns that the corpus's settings name."""
     datasets = import_datasets()
     from datasets.data_files import DataFilesDict, DataFilesList
     from datasets.load import import_main_class
 
     options = listing.options
+    columns = [column for column in (corpus.text, corpus.source) if column is not None]
     if listing.module == "csv":
         # the library would convert a batch whose values are all numbers, and "007" to 7
-        columns = filter(None, (corpus.text, corpus.source))
         options = options | {"converters": dict.fromkeys(columns, str)}
-    with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
-        try:
-            url, storage = locate(corpus, listing, name)
-            # an exact name in place of a pattern, which the library would resolve by another listing
-            files = DataFilesDict({"train": DataFilesList([url], [])})
-            builder_class = import_main_class(f"datasets.packaged_modules.{listing.module}.{listing.module}")
-            builder = builder_class(cache_dir=cache, data_files=files, storage_options=storage, **options)
-            stream = builder.as_streaming_dataset("train").with_format("arrow")
-            yield from stream.iter(datasets.config.DEFAULT_MAX_BATCH_SIZE)
-        except Exception as error:  # the library raises many types for a file that is wrong or not reachable
-            fix = "correct the file, or download it again"
-            if corpus.path is None:
-                fix = "run the same command again, which skips finished tasks"
-            raise make_error(corpus, f"{name} cannot be read", error, fix) from error
+    wanted = {column.partition(".")[0] for column in columns}
+    with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache, warnings.catch_warnings():
+        warnings.filterwarnings("error", "Length of header")  # by which pandas drops what is beyond the header
+        # an exact name in place of a pattern, which the library would resolve by another listing
+        files = DataFilesDict({"train": DataFilesList([url], [])})
+        builder_class = import_main_class(f"datasets.packaged_modules.{listing.module}.{listing.module}")
+        builder = builder_class(cache_dir=cache, data_files=files, storage_options=storage, **options)
+        stream = builder.as_streaming_dataset("train").with_format("arrow")
+        for table in stream.iter(datasets.config.DEFAULT_MAX_BATCH_SIZE):
+            chosen = table.select([column for column in table.column_names if column in wanted])
+            features = datasets.Features.from_arrow_schema(chosen.schema)
+            for row in chosen.to_pylist():
+                yield dict.fromkeys(table.column_names) | features.decode_example(row)
 
 
 def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, dict[str, Any]]:
     """Return the address of a listed file, and the options of the file system that reads it."""
     if listing.root is not None:
         path = listing.root.resolve() / name
-        if path.suffix.lower() == ".zst":
+        with reading(path) as file:  # rejects one that cannot be opened
             # The library ends a truncated file without an error. To decompress it once before takes 0.1% of a task:
             # 0.007 of 6.2 s of CPU time for 9 MB of text and a BPE of 8,192 tokens.
-            with reading(path) as file:
-                while file.read(BLOCK_BYTES):
-                    pass
+            while path.suffix.lower() == ".zst" and file.read(BLOCK_BYTES):
+                pass
         return str(path), {}
     from datasets import config
     from huggingface_hub.hf_file_system import HfFileSystem, make_instance

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from glob import glob, has_magic
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import IO, Any
 
 from lab.core.command import show
 from lab.core.errors import DataError, MissingPackage, first_line
+from lab.core.files import on_disk, walk
 from lab.core.launch import read_launch
 from lab.core.types import Row
 
@@ -94,20 +95,37 @@ def find_root(path: str) -> Path:
     return Path(*takewhile(lambda part: not has_magic(part), Path(path).parts))
 
 
+def expand_pattern(path: Path) -> list[Path]:
+    """List what matches a pattern, or the path itself; glob alone would skip a folder that cannot be listed.
+
+    Raises: OSError.
+    """
+    root = find_root(str(path))
+    if path == root:
+        return [path]
+    for above in path.parents:
+        if above.is_relative_to(root):
+            for folder in filter(os.path.isdir, glob(str(above), recursive=True)):
+                os.scandir(folder).close()
+    return [Path(name) for name in glob(str(path), recursive=True)]
+
+
 def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Counter[str]]:
     """Find files with one of some suffixes: a path is a file, a folder that is searched at all depths, or a pattern.
 
     All others are counted by their type. Tools keep copies of texts in hidden folders, which are skipped and counted.
 
-    Raises: DataError for a link to nothing, or to a folder, which is not searched.
+    Raises: DiskError for a folder that cannot be listed, DataError for a link to nothing or, below the path, to a
+        folder, which is not searched.
     """
     root = find_root(str(path))
-    starts = [path]
-    if path != root:
-        starts = [Path(name) for name in glob(str(path), recursive=True)]
-    candidates = set(starts)  # a pattern may match both a folder and files in it
-    for start in starts:
-        candidates.update(start.rglob("*"))
+    with on_disk():
+        starts = expand_pattern(path)
+        candidates = set(starts)  # a pattern may match both a folder and files in it
+        for start in filter(Path.is_dir, starts):
+            candidates.update(walk(start))
+        if root.is_dir():
+            candidates.discard(root)  # which may be a link
     files, skipped = [], Counter[str]()
     # sorted, because the order of files decides which documents a task reads, on every machine
     for candidate in sorted(candidates):
@@ -176,12 +194,14 @@ def is_text(text: str) -> bool:
 def reading(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read its content, decompressed.
 
-    Raises: DataError for a truncated or broken file, MissingPackage.
+    Raises: DataError for a truncated or broken file, DiskError for one that cannot be opened, MissingPackage.
     """
     suffix = path.suffix.lower()
     openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": open_zst}
     try:
-        with openers.get(suffix, open)(path, "rb") as file:
+        with on_disk(), openers.get(suffix, open)(path, "rb") as file:
+            if suffix in openers and not path.stat().st_size:
+                raise EOFError("0 bytes")
             yield file
     except BROKEN as error:
         raise DataError(f"{path}: is truncated or corrupt ({first_line(error)}); download it again") from error
@@ -192,7 +212,7 @@ def open_zst(path: Path, mode: str) -> IO[bytes]:
 
     Raises: MissingPackage.
     """
-    stream: Any = import_pyarrow(".zst").input_stream(str(path), compression="zstd")
+    stream: Any = import_pyarrow(".zst").input_stream(path.open("rb"), compression="zstd")
     return io.BufferedReader(stream)
 
 
@@ -224,20 +244,17 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row | str]]:
         elif has_suffix(path, OBJECTS):
             yield 1, parse_object(file.read())
         elif has_suffix(path, (".parquet",)):
-            number = 0
-            for batch in import_pyarrow(path.suffix).parquet.ParquetFile(file).iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            batches = import_pyarrow(path.suffix).parquet.ParquetFile(file).iter_batches(batch_size=1024)
+            yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
         else:
             # bytes that are no UTF-8 become lone surrogates, by which `is_text` finds them
-            yield 0, {"text": file.read().decode("utf-8", "surrogateescape")}
+            yield 0, {"text": file.read().decode("utf-8-sig", "surrogateescape")}
 
 
 def parse_object(line: bytes) -> Row | str:
     """Parse a JSON object, or return the reason why a line is none."""
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8-sig"))  # without a byte order mark
     except UnicodeDecodeError:
         return NOT_UTF8
     except (ValueError, RecursionError):  # RecursionError: a row that is nested too deep

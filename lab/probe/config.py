@@ -74,10 +74,13 @@ class ProbeSection(Section):
         needles = run.probe_settings({}).get("needles", NEEDLES)
         if self.required > needles:
             yield run.format_error("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
-        has_text = self.haystack is not None or run.data.corpus.name == "synthetic"
-        if run.data.held_out_frac == 0 and (self.loss_tokens or not has_text):
+        if run.data.held_out_frac == 0 and self.needs_held_out(run.data):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield run.format_error("data.held_out_frac", rule)
+
+    def needs_held_out(self, data: Any) -> bool:
+        """Return whether a probe reads held-out text of a corpus, given by the section data of a run."""
+        return bool(self.loss_tokens) or (self.haystack is None and data.corpus.name != "synthetic")
 
     @property
     def budget(self) -> int:

@@ -13,7 +13,6 @@ distance fails, or the tests show no number (lab/probe/reach.py).
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
+from lab.data.text_files import expand_pattern
 from lab.runs.arms import find_differences, read_settings
 from lab.runs.checkpoints import READ, RECORDS, check_files, folder_name
 from lab.runs.folder import Record, RunFolder
@@ -214,10 +214,7 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     patterns = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     found: set[Path] = set()
     for pattern in patterns:
-        # A folder may have a name such as run[1], which is a pattern of another name.
-        names = [pattern] if Path(pattern).exists() else glob.glob(str(pattern))
-        for name in names:
-            found.add(Path(name))
+        found.update(expand_pattern(Path(pattern)))
     with unpacked(list(found)) as folders:
         paths = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
         if not paths:

@@ -47,7 +47,7 @@ def list_requirements(experiment: Experiment, *, resume: bool = True) -> dict[st
         # Prepared shards have their own copy, so that they serve on a machine without the original.
         copied = shard_folder(data) / TOKENIZER
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
-    held_out = probe is not None and (bool(probe.loss_tokens) or haystack is None)
+    held_out = probe is not None and probe.needs_held_out(data)
     needs["shards"] = partial(check_prepared, data, held_out=held_out)
     # A resumed run hides its numbers in the text that it began with.
     if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):

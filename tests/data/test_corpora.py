@@ -1,4 +1,5 @@
 import bz2
+import csv
 import gzip
 import io
 import itertools
@@ -6,16 +7,22 @@ import json
 import lzma
 import os
 import sysconfig
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from eval.engine.methods import expand
+from eval.engine.records import list_results
 from lab.data.config import DataConfig, Dataset, Slimpajama, Stdlib, Text
 from lab.data.corpora import TextDocument, cut_definitions, open_corpus
 from lab.data.preparation import prepare
+from lab.data.streaming import import_datasets
 from lab.data.text_files import read_texts
 from tests.data.stores import refused, text_config
 
@@ -92,13 +99,140 @@ def test_numbers_in_a_csv_table_are_text(tmp_path):
         read_all(corpus)
 
 
-@pytest.mark.parametrize("text", ["text", "meta.text"])
-def test_texts_that_the_library_reads_as_dates_are_refused(tmp_path, text):
-    row = {"text": "2024-01-01", "meta": {"text": "2024-01-01 10:00:00"}}
-    (tmp_path / "a.jsonl").write_bytes(json_lines([row]))
-    assert read_all(Text(path=str(tmp_path))) == [TextDocument("2024-01-01", "a")]
-    with refused(f"data.corpus.text={text}: the datasets library reads "):
-        read_all(Dataset(path=str(tmp_path), text=text))
+ODD = [3, 2.5, None, True, ["a"], {"b": 1}]  # which are no text
+WRITTEN = ['a "b" \\\\ c', "123", "null", "[1]", '{"a": 1}', "2024-01-01", "2024-01-01 10:00:00", "\u2028 ☕"]
+
+
+@pytest.mark.parametrize("column", ["body", "doc.body"])
+@pytest.mark.parametrize("form", ["lines", "list", "mark", "gz"])
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_of_mixed_columns_are_as_written(tmp_path, column, form, seed):
+    generator = np.random.default_rng(seed)
+    values = [ODD[seed], *(generator.choice(np.array([*ODD, *WRITTEN * 9], dtype=object), 200))]
+    rows = [{"body": value, "set": n % 3} for n, value in enumerate(values)]
+    if column == "doc.body":
+        rows = [{"doc": row if n % 50 else [row], "set": row["set"]} for n, row in enumerate(rows)]
+        values[::50] = [None] * len(values[::50])
+    data = json.dumps(rows).encode() if form == "list" else b"\xef\xbb\xbf" * (form == "mark") + json_lines(rows)
+    (tmp_path / f"a.json{'.gz' * (form == 'gz')}").write_bytes(gzip.compress(data) if form == "gz" else data)
+    dropped = f"no text in field {column!r}"
+    expected = [TextDocument(v, str(n % 3)) if isinstance(v, str) else dropped for n, v in enumerate(values)]
+    assert read_all(Dataset(path=str(tmp_path), text=column, source="set")) == expected
+
+
+def test_a_saved_column_of_json_is_decoded(tmp_path):
+    values = pyarrow.array(['"one"', "3", None, '"tw\\"o"'], pyarrow.json_())
+    pyarrow.parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
+    texts = [getattr(item, "text", item) for item in read_all(Dataset(path=str(tmp_path)))]
+    assert texts == ["one", *["no text in field 'text'"] * 2, 'tw"o']
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize("row", [None, 0, 1, 9_999, 10_000, 10_001])  # pandas reads 10,000 rows at a time
+@pytest.mark.parametrize("extra", ["", "more"])
+def test_a_row_with_a_field_more_than_the_header_is_refused(tmp_path, separator, row, extra):
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=separator)
+    texts = [f'a{separator}b "{n}"\nc' for n in range(10_010)]
+    writer.writerows([["n", "text"], *([n, text, *[extra] * (n == row)] for n, text in enumerate(texts))])
+    (tmp_path / f"a.{'tsv' if separator != ',' else 'csv'}").write_text(f"\ufeff{file.getvalue()}", newline="")
+    if row is None:
+        assert [item.text for item in read_all(Dataset(path=str(tmp_path)))] == texts
+        return
+    with refused(f"data.corpus.path={tmp_path}: {{}}a.{{}}{'first row' if row == 0 else 'line'}"):
+        read_all(Dataset(path=str(tmp_path)))
+
+
+def as_nobody(work):
+    """Run work in a child process without root's permissions; return the error, or the result."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        os.setuid(65534)
+        try:
+            answer = str(work())
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(write, answer.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    return os.fdopen(read).read()
+
+
+READS = {
+    "folder": lambda path: read_all(Text(path=path)),
+    "pattern": lambda path: read_all(Text(path=f"{path}/*/*.jsonl")),
+    "deep": lambda path: read_all(Text(path=f"{path}/**/*.jsonl")),
+    "dataset": lambda path: read_all(Dataset(path=path)),
+    "--text": lambda path: read_texts(Path(path), "--text"),
+    "results": lambda path: list_results(Path(path)),
+    "runs": lambda path: expand([f"{path}/*/*"]),
+}
+
+
+@pytest.fixture
+def shared():
+    """A folder that every user may list; pytest closes those that are its own."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="changes the user")
+@pytest.mark.parametrize("closed", ["closed", "closed/a.jsonl"])
+@pytest.mark.parametrize("read", READS)
+def test_what_cannot_be_opened_is_refused_with_its_reason(shared, read, closed):
+    for name in ("open", "closed"):
+        (shared / name).mkdir()
+        (shared / name / "a.jsonl").write_bytes(LINES)
+    import_datasets().load_dataset_builder("json", data_files=str(shared / "open" / "a.jsonl"))  # its imports
+    (shared / closed).chmod(0)
+    answer = as_nobody(partial(READS[read], str(shared)))
+    is_opened = closed == "closed" or read not in ("results", "runs")  # these list the names of files alone
+    assert ("Permission denied" in answer) == (str(shared / closed) in answer and "Error" in answer) == is_opened, (
+        answer
+    )
+    assert "truncated" not in answer
+
+
+def test_a_source_is_a_column_or_a_path_without_its_suffixes(tmp_path):
+    for name in ("a/x.jsonl", "b/x.jsonl.gz", "b/x.v1.JSONL"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(gzip.compress(LINES) if name.endswith("gz") else LINES)
+    assert {item.source for item in read_all(Text(path=str(tmp_path)))} == {"a/x", "b/x", "b/x.v1"}
+    assert {item.source for item in read_all(Text(path=str(tmp_path / "b" / "x.v1.JSONL")))} == {"x.v1"}
+    for column in ("meta", "meta.set", "text.set"):
+        with refused(f"data.corpus.source={column}: no such column in a/x.jsonl; use one of: text"):
+            read_all(Dataset(path=str(tmp_path), source=column))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("corpus", [Text, Dataset])
+def test_a_compressed_file_of_no_bytes_is_truncated(tmp_path, suffix, corpus):
+    (tmp_path / f"a.jsonl{suffix}").touch()
+    with refused(f"{tmp_path}/a.jsonl{suffix}: is truncated"):
+        read_all(corpus(path=str(tmp_path)))
+
+
+def test_a_mark_is_no_text_and_a_file_without_a_document_is_named(tmp_path):
+    mark = b"\xef\xbb\xbf"
+    for name, data in {"a.txt": b"one\n", "b.jsonl": LINES, "c.jsonl": b"\n", "d.py": b"", "e.md": b"\xff"}.items():
+        (tmp_path / name).write_bytes(mark * (name < "c") + data)
+    items = read_all(Text(path=str(tmp_path)))
+    assert [item.text for item in items[:4]] == ["one\n", *TEXTS]
+    assert items[4:] == ["no document in c.jsonl", "empty", "not UTF-8", "no document in e.md"]
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a.txt").write_bytes(mark + b"one\ntwo")
+    assert read_all(Dataset(path=str(tmp_path / "t"))) == [TextDocument("one", "t"), TextDocument("two", "t")]
+
+
+@pytest.mark.parametrize("corpus", [Text, Dataset])
+def test_a_folder_is_reached_by_a_link(tmp_path, corpus):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "link").symlink_to("texts")
+    assert [item.text for item in read_all(corpus(path=str(tmp_path / "link")))] == TEXTS
+    assert read_texts(tmp_path / "link", "--text") == TEXTS
 
 
 def test_what_is_not_read_is_counted_by_its_type(tmp_path, capsys):
@@ -131,10 +265,11 @@ def test_a_file_of_text_is_one_document_named_by_its_file(tmp_path):
     (tmp_path / "deep" / "notes.md").write_text("# head")
     (tmp_path / "deep" / "code.py").write_text("import os")
     (tmp_path / "picture.png").write_text("no text")
-    texts = {"a": "first\r\nsecond ü", "b": "other", "notes": "# head", "code": "import os"}
-    expected = {"": "a code b notes", "*": "a code b notes", "*.txt": "a", "**/*.txt": "a b", "d*/[cn]*": "code notes"}
+    texts = {"a": "first\r\nsecond ü", "er/b": "other", "notes": "# head", "code": "import os"}
+    whole = "a code er/b notes"
+    expected = {"": whole, "*": whole, "*.txt": "a", "**/*.txt": "a er/b", "d*/[cn]*": "code notes"}
     for pattern, names in expected.items():
-        documents = [TextDocument(texts[name], name) for name in names.split()]
+        documents = [TextDocument(texts[name], "deep/" * (name != "a") + name) for name in names.split()]
         assert read_all(Text(path=str(tmp_path / pattern))) == documents, pattern
     with refused(f"data.corpus.path={tmp_path / '*.rst'}: no file to read{{}}"):
         read_all(Text(path=str(tmp_path / "*.rst")))
@@ -182,8 +317,7 @@ def test_a_truncated_file_is_one_line(tmp_path, kept, corpus, name, pack):
     rows = ({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(4000))
     whole = pack(b"text\n" * name.count("csv") + json_lines(rows))
     (tmp_path / name).write_bytes(whole[: int(kept * len(whole))])
-    place = tmp_path if corpus is Dataset else tmp_path / name
-    with refused(f"{'data.corpus.path=' * (corpus is Dataset)}{place}: "):
+    with refused(f"{tmp_path / name}: is truncated"):
         read_all(corpus(path=str(tmp_path)))
 
 

@@ -27,7 +27,7 @@ from tests.forked import ROOT
 from tests.refusals import check_faults, refused
 
 ROWS, COMMIT = 10, "c" * 40
-READS = (3, 3, 2, 2)  # of the files in turn: at first one that is cut off, one for the columns, one for the rows
+READS = (2, 2, 1, 1)  # of the files in turn: at first one that is cut off
 CARD = """---
 configs:
 - config_name: tables
