@@ -21,7 +21,7 @@ WRONG = {
     # unknown, with the nearest name
     "--model.lr=1": "model.lr=1: unknown setting; did you mean optim.lr?",
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
-    "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
+    "--optim=3 --optim.lr=1e-3": "optim.lr=0.001: is set as a whole and in part",
     # contradicting
     "--model.vocab_size=5": "model.vocab_size=5: contradicts data.tokenizer.vocab_size=600",
     "--model.n_heads=5": "model.n_heads=5: must divide d_model=32; change",
@@ -37,6 +37,14 @@ WRONG = {
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
+    # a section in place of a value
+    "--optim.lr.x=5": 'optim.lr={"x": 5}: a section cannot change 0.003',
+    "--optim.lr={}": "optim.lr={}: a section cannot change 0.003",
+    "--model.d_model.a.b=[1]": 'model.d_model={"a": {"b": [1]}}: a section cannot change 32',
+    "--data.window.x=null": 'data.window={"x": null}: a section cannot change 96',
+    "--optim.lr=1 --optim.lr.x=5": "optim.lr.x=5: is set as a whole and in part",
+    "--optim.lr.x=5 --optim.lr=1": "optim.lr.x=5: is set as a whole and in part",
+    "--plugins.0=a": 'plugins={"0": "a"}: must be a list',
 }
 JOINED = "--data.mode=concatenated"
 OF_KIND, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=kind", "--evidence.method=asked"
@@ -160,6 +168,16 @@ def test_a_method_of_a_file_is_complete_and_an_override_changes_one_setting_of_i
 @pytest.mark.parametrize(("words", "start"), WRONG.items(), ids=WRONG)
 def test_a_wrong_setting_is_answered_in_one_line(words, start):
     check_faults(faults_of(*words.split()), [start])
+
+
+def test_a_section_in_place_of_a_value_of_a_start_a_file_or_a_recipe_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(load(CONFIG).to_yaml())
+    (tmp_path / "a.yaml").write_text(f"start: {{path: {tmp_path / 'run'}}}\noptim: 5\n")
+    check_faults(faults_of("--model.theta.x=1", path=tmp_path / "a.yaml"), ['model.theta={"x": 1}: {}10000{}'])
+    check_faults(faults_of("--optim.lr=1", path=tmp_path / "a.yaml"), ['optim={"lr": 1}: {}5{}'])
+    with pytest.raises(ConfigError, match=r"optim.lr=\{\"x\": 5\}: a section cannot change 0.003"):
+        load_experiment(CONFIG, {"optim": {"lr": {"x": 5}}})  # as wandb's agents pass nested parameters
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("model.d_model=32", "model.d_modle=32"), ("optim", "optimm")])

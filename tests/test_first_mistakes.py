@@ -1,17 +1,23 @@
 """What a stranger gets wrong first: refused in one line before time is spent, and nothing is left behind."""
 
+import json
 import os
 import re
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from eval.distance import FoundByDistance
-from tests.fits import command
+from lab.data.preparation import prepare
+from lab.train.dry_run import needed_here
+from lab.train.environment import check_preflight
+from tests.fits import command, load, settings_of
 from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import write_run
+from tests.refusals import refused
 
 
 def ran(*words, path=ROOT, **options):
@@ -28,6 +34,33 @@ def test_a_text_of_one_document_is_refused_before_it_is_tokenized(tmp_path):
     assert (done.returncode, fault in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.name == "tokenizer.json" or path.name.startswith("task-")]
     assert not (tmp_path / "runs").exists()
+
+
+CORPORA = {
+    "text": "{{name: text, path: {}/own.jsonl}}",
+    "synthetic": "{{name: synthetic, documents: 1}}",
+    "dataset": "{{name: dataset, path: {}}}",
+    "conversations": "{{name: conversations, path: {}}}",
+}
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_corpus_without_a_held_out_document_is_refused_before_ranks_start(tmp_path, corpus, is_prepared):
+    (tmp_path / "texts").mkdir()
+    turns = [{"from": who, "value": "tale"} for who in ("human", "gpt")]
+    (tmp_path / "texts" / "own.jsonl").write_text(json.dumps({"text": "tale of many", "conversations": turns}))
+    words = (f"--data.corpus={CORPORA[corpus].format(tmp_path / 'texts')}", "--data.held_out_frac=0.01")
+    experiment = load(*settings_of(tmp_path, "z"), *words, "--train.devices=2")
+    rule = "data.held_out_frac=0.01: holds out none of the corpus's documents (1 in all)"
+    if is_prepared:
+        prepare(experiment.data, progress=False)
+    elif corpus in ("dataset", "conversations"):
+        rule = f"data.corpus.name={corpus}: not prepared"
+        assert "not prepared" in needed_here(experiment)
+    for check in (partial(check_preflight, resume=False), needed_here)[: 1 if "not" in rule else 2]:
+        with refused(rule):
+            check(experiment)
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp_path, monkeypatch, capsys):
