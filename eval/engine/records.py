@@ -109,9 +109,9 @@ SUMMARY = (  # score, lower and upper limit, task, unit
 
 def list_results(path: Path) -> list[Path]:
     """List the files of results at a place: the file itself, or those of a folder, without single tests."""
-    files = [path]
-    if not path.name.endswith((ENDING, ".jsonl")):
-        files = sorted(file for file in walk(path) if file.suffix == ".jsonl") if path.is_dir() else []
+    files = [path] if path.name.endswith((ENDING, ".jsonl")) else []
+    if path.is_dir():
+        files = sorted(file for file in walk(path) if file.suffix == ".jsonl")
     others = ("metrics.jsonl", "tests-")
     return [file for file in files if not file.name.startswith(others) and "cases" not in file.parent.name]
 
