@@ -34,6 +34,7 @@ from lab.model.huggingface.rope import name_ignored
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
+from lab.positions.rope import Plain
 from lab.positions.string import paper_parameters
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, check_files, open_checkpoint, rejecting
 from lab.runs.recovery import read_state
@@ -137,7 +138,9 @@ def open_hugging_face(
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
     table = None
-    if settings["model_type"] in folders.FAMILIES and not folders.find_errors(settings, frequency is not None):
+    is_served = settings["model_type"] in folders.FAMILIES and not folders.find_errors(settings, frequency is not None)
+    # The decoder's layers with a window have plain distances. transformers' take a method if no text exceeds it.
+    if is_served and (folders.find_window(settings) is None or distance == Plain()):
         if frequency is not None:
             cfg = folders.decoder_config(settings, own_frequencies=True)
             table = Frequencies.of(frequency, cfg.head_dim, cfg.theta)

@@ -16,7 +16,7 @@ from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
 from lab.data.preparation import prepare
 from lab.loading import open_model, read_weights, start_from
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, LayersConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.train.probe import check_haystack
@@ -75,6 +75,17 @@ def test_shape_positions_and_tokenizer_are_taken_over(kind, source, hub, write):
     changes = {"position.distance.method": "rerope", "position.distance.window": 9}
     own = load_experiment(write(path, model={"theta": 300.0}), changes)
     assert (own.model.theta, own.position.distance.method) == (300.0, "rerope"), "the config goes first"
+
+
+@pytest.mark.parametrize("window", [64, 128])
+def test_a_sliding_window_is_taken_over_even_if_no_row_of_training_exceeds_it(hub, write, window):
+    config = json.loads((hub / "config.json").read_text())
+    (hub / "config.json").write_text(json.dumps(config | {"model_type": "mistral", "sliding_window": 64}))
+    experiment = load_experiment(write(hub, data={"window": window}))
+    assert experiment.model.layers == LayersConfig(pattern=("window",), window=64)
+    assert load_experiment(write(hub, model={"layers": None})).model.layers is None
+    with refused("position.distance.method=rerope: would change nothing{}", error=ConfigError):
+        load_experiment(write(hub), {"position.distance.method": "rerope", "position.distance.window": 9})
 
 
 def test_a_longer_window_takes_the_base_of_its_length(source, hub, write):

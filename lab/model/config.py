@@ -183,7 +183,8 @@ class DecoderConfig(Section):
         if size != self.vocab_size:
             yield run.format_error("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
         window = run.data.window
-        if (getattr(self.layers, "window", None) or 0) >= window:
+        # A model that a run starts from keeps its window, which probes of longer texts reach.
+        if run.start is None and (getattr(self.layers, "window", None) or 0) >= window:
             yield run.format_error("model.layers.window", f"must be < data.window={window}, or hides no pair; lower it")
 
     @property
@@ -192,6 +193,11 @@ class DecoderConfig(Section):
         if self.layers is None:
             return ("full",) * self.n_layers
         return (self.layers.pattern * self.n_layers)[: self.n_layers]
+
+    def ignores(self, distance: Distance) -> bool:
+        """Return whether no layer uses a distance method; nope layers use its factor alone."""
+        users = {"full", "part", "nope"} if distance.is_plain else {"full", "part"}
+        return distance != Plain() and not users & {*self.kinds}
 
     @property
     def width(self) -> int:

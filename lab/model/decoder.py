@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from lab import positions
-from lab.core.errors import DataError
+from lab.core.errors import ConfigError, DataError
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.block import Block, compile_block
@@ -73,6 +73,18 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
         if seed is not None:
             self.reset_parameters(torch.Generator().manual_seed(seed))
+
+    @property
+    def distance(self) -> positions.Distance:
+        """The distance method of full and part layers."""
+        return self._distance
+
+    @distance.setter
+    def distance(self, method: positions.Distance) -> None:
+        if self.cfg.ignores(method):
+            rule = "would change nothing, as no layer is full or part; leave it out, or use another model"
+            raise ConfigError(f"distance={method.method}: {rule}")
+        self._distance = method
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Sample weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.

@@ -52,6 +52,9 @@ class PositionConfig(Section):
         if (getattr(distance, "train_len", None) or 0) > window:
             rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
             yield run.format_error("position.distance.train_len", rule)
+        if run.model.ignores(distance):
+            rule = "would change nothing, as no layer is full or part; leave it out, or change model.layers.pattern"
+            yield run.format_error("position.distance.method", rule)
         if run.bands and (run.skip or run.mask.running or run.mask.chunks is not None):
             rule = "training with it needs ids that count up from 0 in every document; leave one out"
             yield run.format_error(run.bands, rule)

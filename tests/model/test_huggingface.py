@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from lab.core.errors import CheckpointError
+from lab.core.errors import CheckpointError, ConfigError
 from lab.loading import open_model
-from lab.model.huggingface import load_pretrained
+from lab.model.huggingface import load_pretrained, save_pretrained
 from lab.model.huggingface.foreign import Foreign
 from lab.model.huggingface.pretrained import find_tensors
-from lab.positions import frequencies
+from lab.positions import distance, frequencies
 from tests.model import folders as hf
 from tests.model.test_foreign import tiny
 
@@ -29,6 +29,20 @@ def test_logits_equal_those_of_transformers(family, heads, tied, tmp_path):
     assert (ours.head.weight is ours.embedding.weight) == tied
     assert ours.cfg.qkv == {"qwen2": "bias", "qwen3": "norm"}.get(family, "plain")
     assert ours.cfg.n_parameters() == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("window", [16, 64, 100])
+def test_a_mistral_with_a_sliding_window_has_it_beyond_its_longest_position_too(window, tmp_path):
+    """Yarn-Mistral's window is its longest position; here 64 positions and 150 tokens."""
+    rope = {**hf.ROPES["yarn"], "rope_theta": 1000.0}
+    model = hf.theirs("mistral", sliding_window=window, rope_parameters=rope)
+    model.save_pretrained(tmp_path / "model")
+    ours = open_model(tmp_path / "model").model
+    hf.assert_same_logits(ours, model, (9, 64, 65, 101, 150))
+    save_pretrained(ours, tmp_path / "again")
+    hf.assert_same_logits(ours, hf.opened(tmp_path / "again"), (150,))
+    with pytest.raises(ConfigError, match="distance=rerope: would change nothing"):
+        load_pretrained(tmp_path / "model", distance=distance("rerope", window=9))
 
 
 @pytest.mark.parametrize(

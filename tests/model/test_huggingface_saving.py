@@ -124,7 +124,7 @@ SETTINGS = [  # what config.json holds, and the faults
     ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, qwen3; {}lab.loading.open_model"),
     ({"attention_bias": True}, "attention_bias=True: must be false for llama"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}: must be left out"),
-    (MISTRAL | {"sliding_window": 16}, f"sliding_window=16: must be null or >= max_position_embeddings=64, {WHOLE}"),
+    (MISTRAL | {"sliding_window": 0}, "sliding_window=0: must be null or a number of tokens"),
     (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
     (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
     ({"mlp_bias": True}, "mlp_bias=True: must be false; "),

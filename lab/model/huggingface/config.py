@@ -28,7 +28,7 @@ from typing import Any
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage, abbreviate, first_line
 from lab.core.files import read_object
 from lab.core.schema import validated
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, LayersConfig
 from lab.model.huggingface.rope import (
     READ_AS,
     collect_rope,
@@ -182,14 +182,22 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
     if width != values["d_model"]:
         values["attention_width"] = width
+    if (window := find_window(settings)) is not None:
+        values["layers"] = LayersConfig(pattern=("window",), window=window)
     return DecoderConfig(**values)
+
+
+def find_window(settings: Mapping[str, Any]) -> Any:
+    """Return the sliding window of all layers, in tokens, or None."""
+    # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
+    return settings.get("sliding_window") if settings["model_type"] == "mistral" else None
 
 
 def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]
-    window = settings.get("sliding_window")
+    window = find_window(settings)
     rope = collect_rope(settings)
     values = {**settings, **rope}
     only = {"use_sliding_window": False, "mlp_bias": False, "quantization_config": None, "partial_rotary_factor": 1}
@@ -199,9 +207,8 @@ def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
     for name, value in only.items():
         if values.get(name) not in (None, value):
             errors.append(f"{name}={values[name]}: must be {value}; use another model")
-    # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
-    if family == "mistral" and window is not None and type(reach) is int and window < reach:
-        errors.append(f"sliding_window={window}: must be null or >= max_position_embeddings={reach}; use another model")
+    if window is not None and (type(window) is not int or window < 1):
+        errors.append(f"sliding_window={window}: must be null or a number of tokens; correct it")
     if set(settings.get("layer_types") or ()) - {"full_attention"}:
         errors.append(f"layer_types={settings['layer_types']}: must all be full_attention; use another model")
     if settings["hidden_act"] != "silu":
@@ -238,11 +245,12 @@ def hugging_face_settings(
         name = f"distance.log_n={distance.log_n}" if distance.is_plain else f"distance={distance.method}"
         fix = "export it by --weights_only, or save plain distance, and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {fix}")
-    if cfg.layers is not None:
+    window = None if cfg.layers is None else cfg.layers.window
+    if cfg.layers is not None and (set(cfg.layers.pattern) != {"window"} or cfg.qkv != "plain"):
         rule = "no family of transformers that the lab writes has it; evaluate the run folder"
         raise ConfigError(f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: {rule}")
     # transformers' Llama rejects heads that do not divide the width.
-    plain = "mistral" if cfg.d_model % cfg.n_heads else "llama"
+    plain = "mistral" if cfg.d_model % cfg.n_heads or window else "llama"
     family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, plain)
     settings = {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
@@ -255,5 +263,5 @@ def hugging_face_settings(
     if family != "qwen2":  # which has no such setting, and whose biases are those of queries, keys and values
         settings["attention_bias"] = False
     # Ids that are missing would become Llama's 1 and 2. transformers 4 reads torch_dtype, transformers 5 dtype.
-    settings |= {"mlp_bias": False, "sliding_window": None, "use_sliding_window": False}
+    settings |= {"mlp_bias": False, "sliding_window": window, "use_sliding_window": False}
     return settings | {"bos_token_id": None, "eos_token_id": None, "dtype": dtype, "torch_dtype": dtype}
