@@ -199,8 +199,9 @@ def error_lines(root: Any, item: Any) -> list[str]:
         fix = suggest(tag, members) if members else "name the file that defines it in plugins"
         return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {fix}"]
     meaning = ""
-    if keys:
-        meaning = " ".join(read_docs(section).get(str(keys[-1]), "").split()).rstrip(".")
+    names = [key for key in keys if isinstance(key, str)]
+    if names:
+        meaning = " ".join(read_docs(section).get(names[-1], "").split()).rstrip(".")
     if error in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])

@@ -13,6 +13,7 @@ Several ranks divide the tests. Before every forward they exchange a flag whethe
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar
 
@@ -22,13 +23,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
-from lab.core.errors import DataError, first_line
+from lab.core.errors import ConfigError, DataError, LabError, first_line
 from lab.core.launch import sum_over_ranks
+from lab.core.schema import Length, Section, Seed, Share, Tests, validated
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
+from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, NoRoom, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
 from lab.probe.reach import reach
@@ -38,6 +40,28 @@ Logits = Callable[[Tensor, int], Tensor]
 Test = tuple[int, float, float]
 """Of one test: its distance, whether its number is retrieved, 0 or 1, and the number's log-probability in nats."""
 Built = TypeVar("Built")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(Section):
+    """The arguments of a probe."""
+
+    window: Length
+    """Tokens of a test with its answer."""
+    tests: Tests
+    """Tests at each distance."""
+    distances: tuple[Length, ...] | None = None
+    """Distances to test, in tokens, rising. Default: 14."""
+    threshold: Share
+    """Share of tests that reach asks for."""
+    seed: Seed
+    """Seed of the tests."""
+
+    def rules(self) -> Iterator[str]:
+        if self.distances == ():
+            yield self.format_error("distances", "must have one; leave it out for 14")
+
+
 COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
 
 
@@ -66,25 +90,35 @@ def build_tests(
     *,
     haystack: str | None,
     tests: int,
-    distances: Sequence[int] | None,
+    distances: Iterable[int] | None,
     seed: int,
+    threshold: float = 0.8,
     question: str = QUESTION,
 ) -> DistanceProbe:
     """Build the tests of a window of tokens; without a haystack the filler is the lab's generated text.
 
     Raises: ConfigError, DataError.
     """
-    chosen = None if distances is None else tuple(distances)
-    config = ProbeConfig(distance_tests=tests, seed=seed, distances=chosen)
+    given = {"window": window, "tests": tests, "distances": distances, "threshold": threshold, "seed": seed}
+    if isinstance(distances, Iterable):  # a range and an array too
+        given["distances"] = [*distances]
+    arguments = validated(Arguments, given)
+    config = ProbeConfig(distance_tests=arguments.tests, seed=arguments.seed, distances=arguments.distances)
     # Errors name the haystack by the caller's argument.
     source: str | None = "haystack"
     if haystack is None:
         haystack, source = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS), None
     own = read_tokenizer(tokenizer)
-    return DistanceProbe(config, own, haystack, window=window, stop_id=None, source=source, question=question)
+    try:
+        return DistanceProbe(config, own, haystack, window=window, stop_id=None, source=source, question=question)
+    except ConfigError as error:
+        # The line names settings of a run and fixes by them.
+        field, _, rule = first_line(error).partition("; ")[0].partition(": ")
+        field = f"window={window}" if isinstance(error, NoRoom) else field.removeprefix("probe.")
+        raise ConfigError(f"{field}: {rule}; use a longer window or other distances") from error
 
 
-class ProbeStopped(Exception):
+class ProbeStopped(LabError):
     """Raised on every rank where one of them could not go on, before a forward."""
 
 
@@ -116,12 +150,11 @@ def is_true_anywhere(flag: bool) -> bool:
     return bool(sum_over_ranks(np.array([flag], dtype=np.int64))[0])
 
 
-def run_tests(build: Callable[[], DistanceProbe], logits: Logits) -> list[Test]:
-    """Build the tests and run them all, divided among the ranks; a collective call.
+def run_tests(probe: DistanceProbe, logits: Logits) -> list[Test]:
+    """Run all tests, divided among the ranks; a collective call.
 
     Raises: ProbeStopped on every rank if one of them cannot build a test.
     """
-    probe = build_together(build)
     tests = list(product(probe.distances, range(probe.config.distance_tests)))
     scores = np.zeros((len(tests), 2))
     rank, n_ranks = ranks()

@@ -11,7 +11,6 @@ counts them. Only forwards that train are counted, and under activation checkpoi
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from lab.integrations import layout, retrieval
 from lab.integrations.counter import LOG, Counter
 from lab.integrations.hook import Hook
 from lab.integrations.layout import Received
+from lab.model.huggingface.foreign import count_positions
+from lab.probe.effective_distance import DistanceProbe
 
 REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
 
@@ -157,23 +158,18 @@ class Watcher:
         """Measure retrieval accuracy by distance, in tokens, with f and g of all ranks so far; a collective call.
 
         `attrs` has `reach`, the largest distance at which accuracy is at least `threshold`, with its limits. An error
-        is logged, and the table is then empty; one within a forward of several ranks is raised.
+        of a forward is logged, and the table is then empty; on several ranks it is raised.
+
+        Raises: LabError, before the first forward, for arguments by which no test can be built, on all ranks.
         """
-        build = partial(
-            retrieval.build_tests,
-            self.tokenizer,
-            self.window,
-            haystack=self.haystack,
-            tests=tests,
-            distances=distances,
-            seed=seed,
-        )
-        if self.model is None:
-            raise ConfigError("probe: is not possible after close(); call it before")
+        built = self.build_tests(tests, distances, threshold, seed)
         total = self.total(reduce=True)
+        assert self.model is not None, "open"
         try:
             with retrieval.as_evaluated(self.model):
-                table = retrieval.tabulate(retrieval.run_tests(build, self.compute_logits), threshold)
+                table = retrieval.tabulate(retrieval.run_tests(built, self.compute_logits), threshold)
+        except ConfigError:
+            raise
         except Exception as error:
             # The other ranks wait within a forward that failed here. Only an end of the process frees them.
             if retrieval.ranks()[1] > 1 and not isinstance(error, retrieval.ProbeStopped):
@@ -182,8 +178,38 @@ class Watcher:
             table = pd.DataFrame(columns=list(retrieval.COLUMNS[:-2]), dtype=np.int64)
         f, g, half = total.frequency(), total.g(), self.window // 2
         table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
-        table.attrs |= {"f_half": f[half], "g_half": g[half:].sum(), "incomplete": self.incomplete}
+        # Plain numbers, which files of tables can hold.
+        table.attrs |= {"f_half": int(f[half]), "g_half": int(g[half:].sum()), "incomplete": self.incomplete}
         return table
+
+    def build_tests(
+        self, tests: int, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
+    ) -> DistanceProbe:
+        """Build the tests of a probe on all ranks; a collective call.
+
+        Raises: LabError on every rank if one of them cannot.
+        """
+
+        def build() -> DistanceProbe:
+            if self.model is None:
+                raise ConfigError("probe: is not possible after close(); call it before")
+            limit = count_positions(retrieval.unwrap(self.model))
+            if limit is not None and self.window > limit:
+                raise ConfigError(f"window={self.window}: must be <= {limit}, the positions of the model; lower it")
+            return retrieval.build_tests(
+                self.tokenizer,
+                self.window,
+                haystack=self.haystack,
+                tests=tests,
+                distances=distances,
+                seed=seed,
+                threshold=threshold,
+            )
+
+        try:
+            return retrieval.build_together(build)
+        except retrieval.ProbeStopped as error:
+            raise (error.__cause__ or error) from None
 
     def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
         """Run the model; return at least the logits of the last `n` tokens."""
@@ -194,7 +220,11 @@ class Watcher:
             options["use_cache"] = False
         if "logits_to_keep" in self.parameters:
             options["logits_to_keep"] = n
-        return self.take_logits(self.model(**options))
+        try:
+            return self.take_logits(self.model(**options))
+        except IndexError as error:
+            rule = f"the model has no such position or token ({first_line(error)})"
+            raise ConfigError(f"window={self.window}: {rule}; lower it, or pass the model's own tokenizer") from error
 
     def summary(self, tests: int = 64) -> dict[str, float]:
         """Probe, and return what a tracker logs, by name; a collective call.
@@ -213,10 +243,13 @@ class Watcher:
         return self.total(reduce=True).to_dict() | {"incomplete": self.incomplete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved counts, on any number of ranks; the first rank keeps them.
+        """Continue from saved counts, on any number of ranks; the first rank keeps them. Without any, print a line.
 
         Raises: DataError for counts of another window.
         """
+        if not state:
+            self.counter.note(DataError("counts: the checkpoint has none, so that f and g begin here"))
+            return
         if state.get("max_len") != self.window:
             raise DataError(f"window={self.window}: the saved counts are of {state.get('max_len')}; use that window")
         # A sum over the ranks would count what each rank restored once for each.

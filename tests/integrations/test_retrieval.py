@@ -1,21 +1,24 @@
 """The probe of lab.watch: against greedy decoding of transformers, and against the lab's own command."""
 
 import dataclasses
-import logging
+import json
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import lab
 from eval import distance
+from lab.core.errors import ConfigError, LabError
 from lab.data.tokenizer import load_tokenizer
 from lab.integrations.retrieval import COLUMNS, build_tests, read_tokenizer, score_answers
 from lab.loading import open_model
 from lab.probe.needles import load_haystack
 from lab.runs.folder import RunFolder
 from tests.opened import write_source
+from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 TESTS = 6
@@ -81,13 +84,54 @@ def test_a_probe_leaves_the_model_and_its_counts_as_they_were(run, tokenizer):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_probe_that_cannot_be_built_is_one_line_and_an_empty_table(run, tokenizer, caplog):
-    model = open_model(run).model
-    for given, distances in ((None, None), (tokenizer, [4000])):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            assert lab.watch(model, given, window=96, input="tokens").probe(distances=distances).empty
-        assert len(caplog.records) == 1
+WRONG = {
+    "tests=0: must be >= 1; Tests at each distance": {"tests": 0},
+    'tests="8": must be a whole number; Tests at each distance': {"tests": "8"},
+    "threshold=1.5: must be <= 1; Share of tests that reach asks for": {"threshold": 1.5},
+    "seed=-1: must be >= 0; Seed of the tests": {"seed": -1},
+    "distances=[]: must have one; leave it out for 14": {"distances": []},
+    "distances=[60, 40]: must rise; sort them and keep each once": {"distances": (60, 40)},
+    "distances=40: must be a list; Distances to test, in tokens, rising. Default: 14": {"distances": 40},
+    "distances.0=0: must be >= 1; Distances to test, in tokens, rising. Default: 14": {"distances": range(0, 50, 40)},
+    "distances=[4000]: must be {} to {}, what a window of 96 tokens has room for; use a longer window or other": {
+        "distances": np.array([40, 4000])
+    },
+    "window=20: a window of 20 tokens has no room for a test, which takes {}; use a longer window or other": {
+        "window": 20
+    },
+    "tokenizer=NoneType: must be a tokenizers.Tokenizer or {}; for instance Tokenizer.from_file": {"tokenizer": None},
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_wrong_argument_is_raised_before_the_first_forward_by_its_own_name(run, tokenizer, rule):
+    given = {"tokenizer": tokenizer, "window": 96, **WRONG[rule]}
+    watch = lab.watch(Never(), given.pop("tokenizer"), window=given.pop("window"))
+    with refused(rule, error=LabError):
+        watch.probe(**given)
+
+
+class Never(torch.nn.Module):
+    def forward(self, input_ids):
+        raise AssertionError("a forward")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "gptj", "own"])
+def test_a_window_beyond_a_table_of_positions_is_rejected(tokenizer, family):
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": tokenizer.get_vocab_size()}
+    sizes |= {"hidden_size": 16, "max_position_embeddings": 64, "rotary_dim": 8}
+    config = transformers.AutoConfig.for_model(family.replace("own", "gpt2"), **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    if family == "own":  # a model whose config does not name its positions: the forward itself fails
+        model.transformer.wpe, model.config.n_positions = torch.nn.Embedding(50, 16), 96
+    with pytest.raises(ConfigError, match=r"window=96: .* lower it"):
+        lab.watch(model, tokenizer, window=96).probe(tests=1)
+    assert len(lab.watch(model, tokenizer, window=50).probe(tests=1)) > 1
+
+
+def test_attrs_are_plain_numbers(run, tokenizer):
+    table = lab.watch(open_model(run).model, tokenizer, window=96, input="tokens").probe(tests=1)
+    assert json.loads(json.dumps(table.attrs)) == table.attrs
 
 
 def test_a_tokenizers_truncation_does_not_cut_prompts(tokenizer):

@@ -1,6 +1,5 @@
 """What lab.watch counts, against the attention weights that transformers computes and brute force, and over ranks."""
 
-import logging
 from contextlib import suppress
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import lab
-from lab.core.errors import DataError
+from lab.core.errors import DataError, LabError
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
 from tests import opened
@@ -216,17 +215,14 @@ def watched(sharding, tokenizer_path):
         model(tokens(10 * rank + step)).sum().backward()
     own, total, demand = watch.frequency(), watch.frequency(reduce=True), watch.demand(reduce=True)
     table = watch.probe(tests=3, distances=[40, 60])
-    records = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    logging.getLogger("lab.watch").addHandler(handler)
     watch.tokenizer = None if rank else tokenizer  # the other rank must not wait for this one
-    is_empty = watch.probe(tests=3).empty
+    with pytest.raises(LabError) as failed:
+        watch.probe(tests=3)
     again = lab.watch(model, window=96, input="tokens")
     again.load_state_dict(watch.state_dict())
     restored = again.frequency(reduce=True)
     counts = [array.tolist() for array in (own, total, demand, restored)]
-    return *counts, table.to_dict("list"), (is_empty, len(records))
+    return *counts, table.to_dict("list"), str(failed.value)
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
@@ -241,4 +237,5 @@ def test_ranks_are_added_up_and_probe_together(prepared, ranks, sharding):
     assert demand == second[2] == [*expected, *[0] * (96 - WINDOW)]
     assert table == second[4]
     assert (table["n"], table["f"]) == ([3, 3], [total[40], total[60]])
-    assert failed == second[5] == (True, 1)
+    assert failed == "another rank could not go on, and says why"
+    assert second[5].startswith("tokenizer=NoneType: ")

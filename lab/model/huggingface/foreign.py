@@ -17,7 +17,7 @@ from lab.core.errors import CheckpointError, ConfigError
 from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import SIZES, reading
+from lab.model.huggingface.config import SIZES, WINDOWS, reading
 from lab.model.huggingface.interface import apply, find_rotary, own_frequencies
 from lab.model.huggingface.pretrained import INDEX, SINGLE, find_tensors
 from lab.positions import Distance, Frequencies
@@ -64,10 +64,7 @@ class Foreign:
     @property
     def most_tokens(self) -> int | None:
         """The number of tokens that a table of positions has room for; None for a model without one."""
-        length = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 0
-        tables = [module for module in self.model.modules() if isinstance(module, torch.nn.Embedding)]
-        sizes = {table.num_embeddings for table in tables if table is not self.embedding}
-        return length if {length, length + 2} & sizes else None  # OPT's table has two more
+        return count_positions(self.model)
 
     @property
     def embedding(self) -> Any:
@@ -118,6 +115,24 @@ class Foreign:
 
 
 AnyDecoder = Decoder | Foreign
+
+
+def count_positions(model: torch.nn.Module) -> int | None:
+    """Return how many tokens a table of positions has room for, of any model whose config states it; None without one.
+
+    A model of transformers has a config for text, and others, such as nanoGPT's, have `block_size` in theirs.
+    """
+    config = getattr(model, "config", None)
+    config = getattr(config, "get_text_config", lambda: config)()
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    of_tokens = getattr(model, "get_input_embeddings", lambda: next(iter(tables), None))()
+    sizes = {table.num_embeddings for table in tables if table is not of_tokens}
+    sizes |= {len(table) for table in model.buffers() if table.ndim > 1}  # GPT-J's
+    for name in (*WINDOWS, "block_size", "context_length"):
+        length = getattr(config, name, None)
+        if length and {length, length + 2} & sizes:  # OPT's table has two more
+            return int(length)
+    return None
 
 
 class ForeignCache:
