@@ -43,15 +43,15 @@ def main() -> None:
             disable_tqdm=True,
             save_strategy="no",
         )
+        callback = ReachCallback(window=192, every_steps=STEPS // 2, tests=8)
         trainer = Trainer(
             model,
             arguments,
             train_dataset=rows,
             data_collator=DataCollatorWithFlattening(),
             processing_class=tokenizer,
+            callbacks=[callback],
         )
-        callback = ReachCallback(trainer, window=192, every_steps=STEPS // 2, tests=8)
-        trainer.add_callback(callback)
         trainer.train()
     print(callback.watch.probe(tests=8))
 

@@ -2,20 +2,22 @@
 
     trainer = lightning.Trainer(callbacks=[ReachCallback(tokenizer, window=2048, every_steps=500)])
 
-It logs by the module's `log_dict`. The counts are part of Lightning's checkpoints.
+It writes to the Trainer's loggers and to `trainer.callback_metrics`. The counts are part of Lightning's checkpoints.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import lightning
 
+from lab.core.errors import ConfigError
 from lab.integrations.watcher import Watcher
 
 
 class ReachCallback(lightning.Callback):
     """Probes every `every_steps` steps; `attribute` is the module's model, which its training step calls.
 
-    `options` are those of lab.watch. `watch` is the watcher, from the start of a fit on.
+    It may be dotted. `options` are those of lab.watch. `watch` is the watcher, from the start of a fit on.
     """
 
     def __init__(
@@ -28,27 +30,65 @@ class ReachCallback(lightning.Callback):
         attribute: str = "model",
         **options: Any,
     ) -> None:
+        if every_steps < 1:
+            raise ConfigError(f"every_steps={every_steps}: must be >= 1; use the steps between two probes")
         self.every_steps, self.tests, self.attribute = every_steps, tests, attribute
         self.arguments = {"tokenizer": tokenizer, "window": window, **options}
         self.watch: Watcher | None = None
         self.restored: dict[str, Any] | None = None
+        self.last_step = 0
+
+    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        """End the watch of an earlier fit, whose counts remain only if the same Trainer continues its steps."""
+        if stage == "fit" and self.watch is not None:
+            self.restored = self.watch.state_dict() if trainer.global_step else None
+            self.watch.close()
+            self.watch = None
+
+    def on_load_checkpoint(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take the counts of the checkpoint that a fit resumes from."""
+        if trainer.state.fn == "fit":
+            self.restored = checkpoint["callbacks"].get(self.state_key, {})
+            self.restore()
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Watch the model, from the counts of the checkpoint on that the fit resumes from."""
-        self.watch = Watcher(getattr(pl_module, self.attribute), **self.arguments)
-        if self.restored is not None:
+        """Watch the model.
+
+        Raises: LabError for options and a tokenizer by which a probe is not possible.
+        """
+        try:
+            model = attrgetter(self.attribute)(pl_module)
+        except AttributeError as error:
+            rule = f"is not in {type(pl_module).__name__}; name the model that its training step calls"
+            raise ConfigError(f"attribute={self.attribute}: {rule}") from error
+        self.watch = Watcher(model, **self.arguments)
+        self.watch.build_tests(self.tests)
+        self.restore()
+
+    def restore(self) -> None:
+        """Continue from a checkpoint, which sharded strategies load after the start of a fit and others before."""
+        if self.watch is not None and self.restored is not None:
             self.watch.load_state_dict(self.restored)
+            self.restored = None
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.last_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Probe if it is due after an update, and log."""
-        is_update = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if self.watch is not None and is_update and trainer.global_step % self.every_steps == 0:
-            pl_module.log_dict(self.watch.summary(self.tests))
+        """Probe if it is due, and log."""
+        # A batch makes no step under accumulation, and several with several optimizers.
+        before, self.last_step = self.last_step, trainer.global_step
+        if self.watch is None or self.last_step // self.every_steps == before // self.every_steps:
+            return
+        values = self.watch.summary(self.tests)
+        pl_module.log_dict(values, logger=False)
+        # By log_dict a logger would receive only every `log_every_n_steps`th batch.
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.watch is None else self.watch.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.restored = state_dict or None
