@@ -25,6 +25,7 @@ from lab.data.tokenizer import TOKENIZER, load_tokenizer
 from lab.integrations.retrieval import Test, build_tests, tabulate
 from lab.probe.effective_distance import QUESTION
 
+TASKS = Path(__file__).parent / "tasks"
 METHOD = "_loglikelihood_tokens"  # of the harness's models: what `loglikelihood` calls with encoded texts
 SCORES = ("score", "low", "high", "log_prob")
 REACH = ("reach", "reach_low", "reach_high")
@@ -38,6 +39,31 @@ class TokenRequest(Instance):  # type: ignore[misc]
 
     def __getitem__(self, index: Any) -> Any:
         return self.tokens[index]
+
+
+class Uncut(list[int]):
+    """The tokens of a test of `window` tokens, which must not be cut.
+
+    A model of the harness takes the last `most` by a slice, silently. transformers' models take one more than their
+    length, and of these all but the last.
+    """
+
+    def __init__(self, tokens: Sequence[int], window: int, most: int | None = None) -> None:
+        super().__init__(tokens)
+        self.window, self.most = window, most
+
+    def __add__(self, other: Any) -> Any:
+        return Uncut([*self, *other], self.window)
+
+    def __getitem__(self, index: Any) -> Any:
+        kept: Any = super().__getitem__(index)
+        most = None
+        if isinstance(index, slice) and index.start is not None and index.start < 0:
+            most = -index.start
+        if (most or len(self)) < len(self) or (index == slice(None, -1) and self.most and self.most <= self.window):
+            rule = f"is longer than the model, which would cut a test of {len(self)} tokens"
+            raise ConfigError(f"window={self.window}: {rule}; lower it, or pass a larger max_length to the model")
+        return Uncut(kept, self.window, most) if most else kept
 
 
 class ReachTask(Task):  # type: ignore[misc]
@@ -113,7 +139,8 @@ class ReachTask(Task):  # type: ignore[misc]
         """Return the tokens of a prompt, and those of its number."""
         case = self.probe.case(doc["distance"], doc["test"])
         answer, scored = case.encoded.answer, case.encoded.scored
-        return None, [*case.prompt_ids, *answer[: scored[0]]], answer[scored[0] : scored[-1] + 1]
+        prompt = Uncut([*case.prompt_ids, *answer[: scored[0]]], self.probe.window)
+        return None, prompt, answer[scored[0] : scored[-1] + 1]
 
     def construct_requests(self, doc: dict[str, int], ctx: str, metadata: Any, **_: Any) -> TokenRequest:
         texts = (ctx, self.doc_to_target(doc))  # for the harness's log of samples
@@ -166,4 +193,4 @@ def find_tokenizer(arguments: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    print(Path(__file__).parent / "tasks")  # noqa: T201
+    print(TASKS)  # noqa: T201

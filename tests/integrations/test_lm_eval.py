@@ -131,6 +131,25 @@ def test_what_is_missing_is_named(folder):
             evaluate("hf", folder, **metadata)
 
 
+@pytest.mark.parametrize("short", [1, 2, 30])
+def test_a_model_that_would_cut_tests_is_rejected(folder, short):
+    from lm_eval.models.huggingface import HFLM
+
+    model = HFLM(pretrained=str(folder), device="cpu", max_length=WINDOW - short)
+    with pytest.raises(ConfigError, match=f"window={WINDOW}: is longer than the model, .*max_length"):
+        evaluate(model, folder, distances=[45])
+
+
+def test_a_slice_that_cuts_tokens_is_an_error():
+    """vLLM's form, by its length: 9 tokens fit in 9 of a window of 10, and not in 8."""
+    from lab.integrations.lm_eval import Uncut
+
+    tokens = Uncut(range(6), 10) + [6, 7, 8]  # noqa: RUF005
+    assert tokens[-9:] == [*range(9)]
+    with pytest.raises(ConfigError, match="window=10"):
+        tokens[-8:]
+
+
 def test_examples_are_rejected(folder):
     task = read_tasks(pretrained=str(folder)).load(["lab_reach"])["tasks"]["lab_reach"]
     with pytest.raises(ConfigError, match="num_fewshot=2: would be ignored"):
