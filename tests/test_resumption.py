@@ -7,7 +7,8 @@ import pytest
 
 from lab.verify import main as verify
 from tests.faults import Fault, Ledger
-from tests.fits import assert_equal_training, records, world_of
+from tests.fits import UNPROBED, assert_equal_training, exact_metrics, records, world_of
+from tests.replay import assert_same_weights
 
 OPTIONS = (
     *("--train.tokens=6144", "--train.batch_tokens=512", "--train.micro_batch_tokens=128"),  # 12 steps of 4 packs
@@ -64,3 +65,17 @@ def test_a_chain_of_stops_changes_no_token(place, ranks, method, chain, request)
     np.testing.assert_allclose(*norms, rtol=NORM_TOLERANCE)
     np.testing.assert_array_equal(*(np.load(path / "counts.npz")["g"] for path in (run, whole)))
     assert verify([str(run)]) == 0
+
+
+@pytest.mark.slow
+def test_ddp_on_four_ranks_is_bit_equal_after_a_stop(place, ranks):
+    """More than two ranks add up a bucket in an order that depends on the bucket."""
+    options = (*UNPROBED, "--train.tokens=12288", "--train.batch_tokens=1024", "--train.micro_batch_tokens=256")
+    stop = Fault("lab.train.record:Recording.pause", int(signal.SIGTERM), 4, (3,))
+    ranks.train("ddp4", place, "unbroken", *options)
+    assert ranks.train("ddp4", place, "broken", *options, faults=(stop,)) == [75] * 4
+    ranks.train("ddp4", place, "broken", *options, resume=True)
+    broken, unbroken = place / "runs" / "broken", place / "runs" / "unbroken"
+    assert len(records(broken)) == 12
+    assert exact_metrics(broken) == exact_metrics(unbroken)
+    assert_same_weights(broken, unbroken)

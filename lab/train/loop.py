@@ -55,6 +55,8 @@ def train(parts: Parts, state: TrainState) -> None:
     recording.pause()
     for number, pack in enumerate(packs_to_train(data, state, stopping), 1):
         is_last = number % state.recipe.train.accumulation == 0  # of the global batch
+        if number == 1:
+            settle_buckets(parts.fabric, state, pack.to(state.device))
         train_pack(parts, state, pack.to(state.device), is_last=is_last)
         # The host counts f and g here, while a GPU still computes what train_pack has queued.
         recording.count(pack)
@@ -90,6 +92,22 @@ def packs_to_train(data: PackedData, state: TrainState, stopping: Stopping) -> I
     with closing(data.batches()) as packs:
         while not (state.is_finished or stopping.stopped):
             yield next(packs)
+
+
+def settle_buckets(fabric: Fabric, state: TrainState, batch: Batch) -> None:
+    """Let DDP divide the gradients into their final buckets, before any step, by a pass of which nothing is left.
+
+    It rebuilds them once in a process, in the order of the first backward pass. The index of an element in its bucket
+    decides in which order three and more ranks are added up, so that the first step after a resume would differ.
+
+    Source: torch/nn/parallel/distributed.py, `_pre_forward`.
+    """
+    if state.is_sharded or not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if distributed.get_world_size() > 2:  # two numbers have the same sum in any order
+        fabric.backward(compute_loss(state, batch, stop=False))
+        state.optimizer.zero_grad()
+        state.sums.vector.zero_()
 
 
 def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) -> None:
