@@ -29,7 +29,7 @@ from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepar
 from lab.runs import checkpoints
 from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, find_errors
 from lab.runs.folder import RunFolder
-from lab.runs.recovery import read_state
+from lab.runs.recovery import missing_files, read_state
 
 SPEC = CommandSpec(
     description=__doc__,
@@ -104,6 +104,7 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
         yield partial(check_order, folder, name)
     for saved in checkpoints.candidates(folder.checkpoints):
         yield from list_checks(saved)
+        yield partial(check_reached, folder, checkpoints.Checkpoint(saved))
     if not checkpoints.is_untrained(folder.checkpoints):
         yield partial(check_counts, folder)
 
@@ -132,6 +133,17 @@ def check_counts(folder: RunFolder) -> None:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
     if not counts.is_file() or sha256(counts) not in hashes:
         raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
+
+
+def check_reached(folder: RunFolder, checkpoint: checkpoints.Checkpoint) -> None:
+    """Reject records that do not begin as a checkpoint continues them, and probes that lack a file.
+
+    The manifest of an older backup does not list them.
+    """
+    errors = [*errors_in(folder.path, checkpoint.records or {}, grow=RECORDS)]
+    errors += [f"{folder.path / name}: is missing" for name in missing_files(folder)]
+    if errors:
+        raise CheckpointError("\n".join(f"{error}; {RESTORE}" for error in errors))
 
 
 def check_order(folder: RunFolder, name: str) -> None:

@@ -34,5 +34,5 @@ def check_faults(lines, rules):
 def refused(*rules, error=LabError):
     """Expect an error of these lines."""
     with pytest.raises(error) as caught:
-        yield
+        yield caught
     check_faults(str(caught.value).splitlines(), rules)

@@ -1,5 +1,6 @@
 """Runs that are killed, damaged or begun twice go on bit for bit, or are refused in one line and left as they are."""
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -104,6 +105,7 @@ DAMAGE = {  # checkpoints that are left of two, the file, what happens to it, an
     "cut_before": (2, "metrics.jsonl", cut(0.9), ""),  # a loss of power, before the newest checkpoint and after it
     "zeros_before": (2, "metrics.jsonl", zeros(0.9), ""),
     "old_cases": (1, "cases/{first}.jsonl", cut(0.5), ""),
+    "cases_between": (2, "cases/{middle}.jsonl", cut(0.5), ""),
     "cut_after": (1, "metrics.jsonl", cut(0.9), None),
     "zeros_after": (1, "metrics.jsonl", zeros(0.9), None),
     "cut_probe": (2, "probes.jsonl", cut(0.95), None),
@@ -128,8 +130,8 @@ def test_damage_is_refused_and_left_or_written_again_where_it_is_after_a_checkpo
     (options, whole), run = probed, place / "runs" / name
     left, file, damage, rule = DAMAGE[name]
     cut_after(whole, run, left)
-    first, *_, last = (path.stem for path in sorted((run / "cases").iterdir()))
-    paths = sorted(run.glob(file.format(first=first, last=last)))
+    first, middle, last = (path.stem for path in sorted((run / "cases").iterdir()))
+    paths = sorted(run.glob(file.format(first=first, middle=middle, last=last)))
     for path in paths:
         damage(path)
     before = contents(run)
@@ -145,11 +147,35 @@ def test_damage_is_refused_and_left_or_written_again_where_it_is_after_a_checkpo
     check_faults([str(caught.value)], [f"{paths[-1]}: "])
     older, newest = sorted(path.name for path in candidates(whole / "checkpoints"))
     fix = "--restart"
-    if name in ("cut_before", "zeros_before"):
+    if name in ("cut_before", "zeros_before", "cases_between"):
         fix = f"delete {run / 'checkpoints' / newest} to go on from {older}"
     assert rule in str(caught.value)
     assert fix in str(caught.value)
     assert contents(run) == before
+
+
+@pytest.mark.parametrize("lost", ["records", "manifest", "cases"])
+def test_records_that_are_older_than_a_checkpoint_are_rejected(place, probed, lost):
+    """As in a copy that was made while the run trained, or whose records come from an older backup."""
+    (options, whole), run = probed, place / "runs" / f"older_{lost}"
+    older, newest = candidates(cut_after(whole, run, 2) / "checkpoints")[::-1]
+    manifest, records_then = (json.loads((folder / "manifest.json").read_text()) for folder in (run, older))
+    if lost != "manifest":
+        files = {name: entry for name, entry in manifest["files"].items() if older.name not in name}
+        manifest["files"] = files | records_then["records"]
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    for name, entry in records_then["records"].items():
+        if lost != "cases":
+            (run / name).write_bytes((run / name).read_bytes()[: entry["bytes"]])
+    if lost == "cases":
+        (run / "cases" / f"{older.name}.jsonl").unlink()
+    assert verify([str(run)]) == 1
+    with refused(f"{run}/", error=LabError) as caught:
+        train(place, run.name, *options, resume=True)
+    assert f"delete {newest} to go on from {older.name}" in str(caught.value)
+    shutil.rmtree(newest)
+    train(place, run.name, *options, resume=True)
+    assert_same_run(run, whole)
 
 
 def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, whole, capsys):

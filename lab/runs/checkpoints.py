@@ -153,14 +153,16 @@ def find_error(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
 
 
 def reject(folder: Path, error: str, fits: Callable[[Checkpoint], bool] = lambda _: True) -> NoReturn:
-    """Reject a checkpoint for its error, and name the newest older one that is whole and fits.
+    """Reject a checkpoint for its error, and name the newest older one that is whole and fits, and those after it.
 
     Raises: CheckpointError.
     """
+    newer: list[str] = []
     for older in candidates(folder.parent):
         if older.name < folder.name and find_error(older) is None and fits(Checkpoint(older)):
-            fix = f"delete {folder} to go on from {older.name}, the newest whole one"
+            fix = f"delete {', '.join(newer)} to go on from {older.name}, the newest whole one"
             raise CheckpointError(f"{error}, or {fix}")
+        newer.append(str(older))
     raise CheckpointError(f"{error}, or start again with --restart")
 
 

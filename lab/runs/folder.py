@@ -174,11 +174,16 @@ class RunFolder:
         if consumed_tokens is None:
             write_atomic(self.path / COUNTS, packed_counts(counts))
         else:
-            path = self.path / f"counts/{folder_name(consumed_tokens)}.npz"
+            path = self.files_of_probe(consumed_tokens)[0]
             write_atomic(path, packed_counts(counts, np.savez_compressed))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
+
+    def files_of_probe(self, consumed_tokens: int) -> tuple[Path, Path]:
+        """Return the paths of the counts and tests of one probe."""
+        name = folder_name(consumed_tokens)
+        return self.path / f"counts/{name}.npz", self.path / f"cases/{name}.jsonl"
 
 
 def last_whole_probe(consumed_tokens: int, sizes: Mapping[str, int]) -> int:

@@ -8,7 +8,7 @@ after a loss of power, can be continued at a checkpoint if it begins with these 
 the resumed run writes it again.
 """
 
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
-from lab.core.files import file_error
+from lab.core.files import FileEntry, file_error
 from lab.runs.checkpoints import (
-    ANEW,
     CONSUMED,
     MANIFEST,
     PROBES,
@@ -28,7 +27,6 @@ from lab.runs.checkpoints import (
     Checkpoint,
     probe_of,
     read_manifest,
-    reject,
     rejecting,
 )
 from lab.runs.folder import RunFolder, ends_with_line, parse_record
@@ -160,7 +158,8 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
     losses: list[str] = []
     if not (folder.path / MANIFEST).exists():  # a new run
         return sizes, losses
-    for name, entry in read_manifest(folder.path)[1].items():
+    # The manifest of an older backup lists less than the checkpoint continues.
+    for name, entry in ((saved or {}) | missing_files(folder) | read_manifest(folder.path)[1]).items():
         path, is_record, probe = folder.path / name, name in RECORDS, probe_of(name)
         # Other files do not grow, and those of later probes are written again.
         if not is_record and not 0 <= probe <= at:
@@ -170,20 +169,37 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
         if is_record and not error and saved is not None:
             size = saved[name]["bytes"] if name in saved else 0
             error = find_broken_line(path, max(size, entry["bytes"]), at)
+        if saved and name in saved and (lost := file_error(path, saved[name], hashes=True, grows=True)):
+            raise CheckpointError(f"{path}: {error or lost}, and is not whole up to the checkpoint; {RESTORE}")
         if error:
             if saved is None or 0 <= probe < at:
-                raise CheckpointError(f"{path}: {error}; {ANEW}")
-            if checkpoint is not None and not begins_as_saved(path, checkpoint):
-                rule = f"{path}: {error}, and is not whole up to the checkpoint; {RESTORE}"
-                reject(checkpoint.folder, rule, partial(begins_as_saved, path))
+                raise CheckpointError(f"{path}: {error}; {RESTORE}")
             # If a file of the probe at the checkpoint is lost, its lines go as well, and the probe is run again.
-            lost = PROBES if probe == at else name
-            sizes[lost] = saved[lost]["bytes"] if lost in saved else 0
+            record = PROBES if probe == at else name
+            sizes[record] = saved[record]["bytes"] if record in saved else 0
         elif is_record and not ends_with_line(path):
             error = "its last line has no end"
         if error:
             losses.append(f"{path}: {error}; what is lost was written after {after}, and is measured again")
     return sizes, losses
+
+
+def reaches(folder: RunFolder, checkpoint: Checkpoint) -> bool:
+    """Return whether the records of a run are whole up to a checkpoint."""
+    with suppress(CheckpointError):
+        return bool(find_losses(folder, checkpoint))
+    return False
+
+
+def missing_files(folder: RunFolder) -> dict[str, FileEntry]:
+    """Return entries for the files that recorded probes lack, which the manifest of an older backup does not list."""
+    missing: dict[str, FileEntry] = {}
+    with suppress(CheckpointError):  # a broken line, which others report
+        for probe in folder.probes():
+            for path in folder.files_of_probe(probe[CONSUMED]):
+                if not path.exists():
+                    missing[path.relative_to(folder.path).as_posix()] = {"bytes": 0, "sha256": ""}
+    return missing
 
 
 def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None:
@@ -206,12 +222,6 @@ def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None
                 return f"the line that ends at byte {file.tell():,} is of an earlier step"
             last = consumed
     return None
-
-
-def begins_as_saved(path: Path, checkpoint: Checkpoint) -> bool:
-    """Return whether a record begins with the bytes that a checkpoint lists, if it lists any."""
-    entry = (checkpoint.records or {}).get(path.name)
-    return entry is None or file_error(path, entry, hashes=True, grows=True) is None
 
 
 def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:

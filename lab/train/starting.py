@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.checkpoints import drop_from_manifest
 from lab.runs.folder import RunFolder
-from lab.runs.recovery import find_losses, read_state
+from lab.runs.recovery import find_losses, reaches, read_state
 from lab.runs.source import find_tokenizer
 from lab.train.agreement import compare, digest, gather
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
@@ -85,7 +86,13 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
         newest = checkpoints.newest(root, unread=checkpoints.TENSORS)
         if newest is None and not checkpoints.is_untrained(root):
             raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
-        for loss in find_losses(RunFolder(experiment.run.path), newest)[1]:
+        folder = RunFolder(experiment.run.path)
+        try:
+            losses = find_losses(folder, newest)[1]
+        except CheckpointError as lost:
+            assert newest is not None, "nothing was written before the start"
+            checkpoints.reject(newest.folder, str(lost), partial(reaches, folder))
+        for loss in losses:
             show(loss, error=True)
         if newest is not None:
             place = str(newest.folder)
