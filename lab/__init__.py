@@ -6,6 +6,8 @@ imported on first use, so that `import lab` stays light.
 """
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from lab.core import startup
@@ -21,6 +23,8 @@ LAZY = {
 
 if startup.is_command():
     startup.check_system()
+    if "TORCHELASTIC_RUN_ID" in os.environ and "lab.fit" in sys.orig_argv:  # a rank of a run
+        startup.take_signals()
 
 
 def __dir__() -> list[str]:

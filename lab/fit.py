@@ -27,13 +27,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lab.config import Experiment, load_experiment
-from lab.core.command import NOTHING_WRITTEN, Arguments, CommandSpec, run, show
+from lab.core.command import EXIT_STOPPED, NOTHING_WRITTEN, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
-from lab.train.agreement import check_ranks, end_together, tell
+from lab.core.startup import take_signals
+from lab.train.agreement import check_ranks, end_rank, end_together, speaks, tell
 from lab.train.environment import check_preflight
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -60,8 +62,11 @@ def parse(args: Arguments) -> Experiment:
 
 
 def resume_command(arguments: Sequence[str]) -> str:
+    """Write the command that continues a run; one of several nodes is started by the options of its torchrun."""
     words = [word for word in arguments if word not in ("--resume", "--restart")]
-    return shlex.join(["probe-lab", "fit", *words, "--resume"])
+    launch = read_launch(os.environ)
+    command = "probe-lab fit" if launch.world_size == launch.local_world_size else "torchrun ... -m lab.fit"
+    return f"{command} {shlex.join([*words, '--resume'])}"
 
 
 def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
@@ -90,14 +95,16 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
             raise
 
     def report(message: str) -> None:
-        """Print an error once for each node, all of whose processes find the same, and tell the other ranks."""
-        if launch.local_rank == 0:
+        """Print an error once for each node, and tell the other ranks."""
+        if speaks(launch):
             show(message, error=True)
         tell(message, launch)
 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     if "--profile" in arguments:
         stopped = NOTHING_WRITTEN
+    if launch.by_torchrun:
+        take_signals().act = lambda number: end_rank(stopped, EXIT_STOPPED, launch)
     return run(replace(SPEC, stopped=stopped), print_or_work, arguments, report=report)
 
 
@@ -139,4 +146,4 @@ if __name__ == "__main__":
     # torch.profiler's library prints its own stages.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     started = follow_torchrun(os.environ)
-    raise SystemExit(read_arguments(sys.argv[1:], train))
+    start(partial(read_arguments, work=train))

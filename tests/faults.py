@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from lab.core.errors import DataError  # noqa: F401
 from tests.launching import patched
 
 
@@ -26,6 +27,7 @@ class Fault:
     ranks: tuple[int, ...] | None = None
     stays: bool = False
     """Whether the event comes at the later calls, too."""
+    waits_s: float = 600
 
     def patch(self):
         module, _, names = self.at.partition(":")
@@ -50,7 +52,7 @@ class Fault:
                 time.sleep(self.event)
             else:
                 Path(self.event, str(rank)).touch()
-                time.sleep(600)
+                time.sleep(self.waits_s)
             return own(*arguments, **options)
 
         return mock.patch.object(owner, name, faulty)
@@ -88,7 +90,8 @@ class Ledger:
 
 def planting(*faults):
     """Write the code that plants faults, or a ledger, before a command begins."""
-    return "\n".join(["from tests.faults import Fault, Ledger", *(f"{fault!r}.patch().start()" for fault in faults)])
+    plants = [f"{fault!r}.patch().start()" for fault in faults]
+    return "\n".join(["from tests.faults import DataError, Fault, Ledger", *plants])
 
 
 def planted(words, *faults):

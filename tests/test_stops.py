@@ -4,14 +4,16 @@ import itertools
 import re
 import signal
 import sys
+import textwrap
 import time
 
 import pytest
 
+from lab.core.errors import DataError
 from tests import launching
 from tests.faults import Fault, planted, planting
 from tests.fits import UNPROBED, assert_same_run, command, fit, options_of, records
-from tests.forked import LIMIT_S, python
+from tests.forked import LIMIT_S, ROOT, python
 from tests.launching import copy, ended, environment, interpreter, meeting, running, workers
 
 ENDLESS = (*UNPROBED, "--train.tokens=4096000", "--train.checkpoint_every_tokens=4096")
@@ -135,6 +137,11 @@ STEP = failing("lab.train.loop:compute_loss", 5)  # after a probe
 PROBED = ("--train.tokens=8192", "--probe.every_tokens=4096", "--probe.tests=2", "--probe.max_length=128")
 ONE_STEP = r"stopped after (\d{3}|1,0\d\d) tokens"
 EARLY = Fault("lab.train.record:Recording.open", int(signal.SIGTERM), ranks=(1,))
+ALONE = r"\A(?!.* failed \(|.*planted.*planted).*^file: planted$"
+UNREAD = Fault("lab.train.loop:compute_loss", DataError("file: planted"), 3, ranks=(1,))
+LATE = Fault("lab.train.record:Recording.close", int(signal.SIGKILL), ranks=(1,))
+BEFORE = Fault("lab.train.run:assemble", int(signal.SIGTERM))
+UNTRAINED = r"\Ainterrupted before training; continue with:\n  probe-lab fit .*--resume\n\Z"
 LEFT = r"(?m)^rank 0 \(process \d+\) failed \(\w+: "
 UNPREPARED = ("--data.corpus={name: slimpajama}",)
 
@@ -147,6 +154,9 @@ UNPREPARED = ("--data.corpus={name: slimpajama}",)
         pytest.param("ddp2", PROBED, [STEP], [1, 1], 1, LEFT, id="ddp_step", marks=SLOW),
         pytest.param("ddp2", ENDLESS, [EARLY], [75, 75], 0, ONE_STEP, id="early_sigterm"),
         pytest.param("ddp2", UNPREPARED, [], [2, 2], 0, r"\A.*: not prepared .*\n\Z", id="not_prepared"),
+        pytest.param("ddp2", ENDLESS, [UNREAD], [2, 2], 0, ALONE, id="alone"),
+        pytest.param("ddp2", ENDLESS, [EARLY, LATE], [75, -9], 0, ONE_STEP, id="dies_after_the_save"),
+        pytest.param("ddp2", ENDLESS, [BEFORE], [75, 75], 0, UNTRAINED, id="sigterm_before_training"),
     ],
 )
 def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses, tracebacks, text, request):
@@ -154,7 +164,7 @@ def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses,
     found, outputs = ended(place, [(words, variables) for variables in workers(2)])
     output = "".join(outputs)
     assert (found, output.count("Traceback")) == (statuses, tracebacks), output
-    assert re.search(text, output), output
+    assert re.search(text, output, re.S | re.M), output
     assert ("MemoryError: planted" in output) == (statuses == [1, 1])
 
 
@@ -191,6 +201,62 @@ def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_pat
         output = processes.started[0].output.read_text()
     assert re.findall(".*torchrun.*", output) == ["torchrun of rank 0 has ended; nothing was trained"], output
     assert "Traceback" not in output, output
+
+
+IMPORT = """
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lab.config":
+            Path({folder!r}, {rank!r}).touch()
+            time.sleep(600)
+sys.meta_path.insert(0, Finder())
+"""
+SITE = """
+import os, sys, time
+from pathlib import Path
+if os.environ.get("RANK") == {rank!r}:
+"""
+INTERVALS = {  # from the start of a rank to its exit: a call in each, and how long it is delayed
+    "lab.config": 600,
+    "lab.train.agreement:check_network": 600,
+    "lab.train.run:assemble": 600,
+    "lab.train.run:Assembled.build": 600,
+    "lab.train.checkpoint:Checkpointing.open": 600,
+    "lab.train.state:Stopping.handling": 600,
+    "lab.train.record:Recording.open": 15,  # all ranks train from here on, and stop after the first step
+    "lab.train.record:Recording.close": 15,  # all is saved
+}
+SENT = [(signal.SIGTERM, "launcher"), (signal.SIGKILL, "rank"), (signal.SIGINT, "all")]
+ENDS_S = 90  # 45 on a quiet machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(("number", "to"), SENT)
+@pytest.mark.parametrize("at", INTERVALS)
+def test_both_ranks_end_soon_wherever_one_is_late(place, tmp_path, at, number, to, rank):
+    name, marks = f"late_{at.rpartition('.')[2]}_{number.name}_{rank}", tmp_path / "marks"
+    marks.mkdir()
+    late = planting(Fault(at, str(marks), ranks=(int(rank),), waits_s=INTERVALS[at]))
+    if at == "lab.config":
+        late = IMPORT.format(folder=str(marks), rank=rank)
+    (tmp_path / "sitecustomize.py").write_text(SITE.format(rank=rank) + textwrap.indent(late, "    "))
+    tokens = "--train.tokens=2048" if "close" in at else "--train.tokens=4096000"
+    words = command(place, name, *ENDLESS, tokens, "--optim.warmup_steps=1", *TWO)
+    with running(place, [(words, environment(PYTHONPATH=f"{tmp_path}:{ROOT}"))], interpreter) as processes:
+        while not [*marks.iterdir()]:
+            assert processes.started[0].poll() is None, processes.finish()
+            time.sleep(0.05)
+        time.sleep(1)  # in which the other rank gets to where it waits
+        processes.send(number, to)
+        output = processes.started[0].communicate(timeout=ENDS_S)[0]
+        assert processes.left(ENDS_S) == []
+    assert processes.started[0].returncode == (1 if to == "rank" else 75), output
+    assert "Traceback" not in output, output
+    if to == "rank":
+        assert re.search(RANK.format(1), output), output
+    elif "close" not in at:
+        assert len(re.findall("before training|nothing was written|all saved", output)) == 1, output
 
 
 def test_a_rank_whose_launcher_ended_before_it_could_look_ends(place):

@@ -22,6 +22,7 @@ from lab.core.arguments import parse_overrides, settings_lines
 from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
 from lab.core.plugins import TRUSTED
+from lab.core.startup import SIGNALS
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -261,8 +262,8 @@ def run(
 
 
 def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command in this process; SIGTERM stops it as Ctrl-C does, and so does a closed terminal without nohup."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
+    """Run a command in this process; other signals stop it as Ctrl-C does, unless they are ignored, as under nohup."""
+    for number in SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     raise SystemExit(main(sys.argv[1:]))

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, DataError
+from lab.core.startup import SIGNALS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-"""By which a run stops: Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
 COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
 SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection

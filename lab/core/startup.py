@@ -1,9 +1,53 @@
-"""Checks that must come before a command imports anything else, such as torch."""
+"""What must come before a command imports anything else, such as torch: checks, and how a signal ends a rank."""
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
+from functools import cache
 
 PACKAGES = (b"lab", b"eval")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""By which a run stops: Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
+
+
+class RankSignals:
+    """Lets a thread of a rank take its signals: while the main thread waits in C++ for other ranks, no handler runs.
+
+    `act` is called with each signal. Until a run replaces it, there is nothing to save, and the process ends at once.
+    """
+
+    def __init__(self) -> None:
+        self.act: Callable[[int], object] = end_import
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        for number in SIGNALS:
+            # nohup ignores a closed terminal; so must the run that it starts
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                # A handler, though it does nothing, lets Python write the signal to the pipe.
+                signal.signal(number, lambda number, frame: None)
+        threading.Thread(target=self.follow, args=[reader], daemon=True).start()
+
+    def follow(self, reader: int) -> None:
+        while True:
+            number = os.read(reader, 1)[0]
+            self.act(number)  # looked up after the wait
+
+
+@cache
+def take_signals() -> RankSignals:
+    """Take the signals of this rank from now on; later calls return the same."""
+    return RankSignals()
+
+
+def end_import(number: int) -> None:
+    """End a rank that still imports, with a line on each node."""
+    if os.environ.get("LOCAL_RANK") == "0":
+        sys.stderr.write("stopped; nothing was written\n")
+        sys.stderr.flush()
+    os._exit(75)
 
 
 def is_command() -> bool:

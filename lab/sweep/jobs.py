@@ -22,8 +22,9 @@ from lab.config import Experiment, load_experiment
 from lab.config.experiment import find_changes
 from lab.core.command import EXIT_STOPPED
 from lab.core.errors import ConfigError, LabError
-from lab.core.launch import COPY_S, SIGNALS
+from lab.core.launch import COPY_S
 from lab.core.plugins import TRUSTED
+from lab.core.startup import SIGNALS
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished as has_ended

@@ -1,7 +1,8 @@
 """Where the ranks of a run meet before they train, the store that torchrun keeps, and what they must have in common.
 
 A rank writes what the others need under a key of its own, and waits for theirs. A rank that fails writes the reason, so
-that no other waits for it: all end with its line. Once all ranks train, their collective calls and torchrun take over.
+that no other waits for it: all end with its line. A connection to the rank before it tells each rank when that one has
+ended. Once all ranks train, their collective calls and torchrun take over.
 Before data loads, each rank compares its settings and code with those of the first.
 """
 
@@ -14,25 +15,28 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from lab.config import Experiment
 from lab.core import files, locks
+from lab.core.command import EXIT_FAILURE, show
 from lab.core.errors import LONGEST_SHOWN, ConfigError, PeerError, abbreviate, first_line
 from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 from lab.core.plugins import LOADED
+from lab.core.startup import SIGNALS
 from lab.core.yaml import flatten
 from lab.train.environment import ROOT, versions
 
-ERROR, ENDED = "error", "ended"  # keys of the store, next to the names of exchanges
-LAST = "started"  # name of the last exchange before the training
+ERROR, ENDED, STARTED = "error", "ended", "started"  # keys of the store, next to the names of exchanges
 LOOK_S = 0.05
 CONNECT = timedelta(minutes=2)  # torchrun keeps its store before it starts any rank
-TOLD_S = 60.0  # that a rank which fails waits until all others know
+TOLD_S = 20.0  # that a rank which fails waits until all others know
+GRACE_S = 5.0  # that a rank which has lost another one waits for torchrun, or for an error of its own, to end it
+CONNECTIONS: list[Any] = []  # a group of all ranks and a thread, from check_network until they train
 NETWORK = timedelta(seconds=30)  # that gloo's first connections may take
 NETWORKS = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every node to the network between them (ip -brief address)"
 OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
@@ -102,19 +106,96 @@ def open_store(launch: Launch) -> Any:
 
 
 def tell(error: str, launch: Launch) -> None:
-    """Tell the ranks that wait for this one why it ends, and wait until they know; nothing once all of them train."""
+    """Tell the other ranks why this one ends, and wait until they know, but not once all of them train."""
     if launch.world_size == 1 or not has_store(os.environ):
         return
     from torch.distributed import DistError
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun repeats a Ctrl-C
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # torchrun may end this rank, which is ending
     with suppress(DistError):
         store = open_store(launch)
-        if store.check(keys_of(LAST, launch)):
-            return
         # Only the first error is kept: the ranks that end because of it must not replace it.
         store.compare_set(ERROR, "", f"{name_ranks(launch.rank)} on {platform.node()}: {error}")
+        if store.check([STARTED]):
+            return
     leave(launch)
+
+
+def speaks(launch: Launch) -> bool:
+    """Return whether this rank prints an error: the first of its node that has one."""
+    name = str(launch.rank)
+    if launch.world_size > 1 and has_store(os.environ):
+        with suppress(RuntimeError):  # the store has ended
+            first = open_store(launch).compare_set(f"printed/{launch.rank - launch.local_rank}", "", name)
+            return bool(first == name.encode())
+    return launch.local_rank == 0
+
+
+def end_rank(message: str, status: int, launch: Launch) -> NoReturn:
+    """End this rank before it trains, with the error that another one has told, if there is one.
+
+    From any thread: the main thread may be waiting for other ranks in C++.
+    """
+    with suppress(RuntimeError):
+        if CONNECTIONS and (store := open_store(launch)).check([ERROR]):
+            message = store.get(ERROR).decode()
+    if launch.local_rank == 0:
+        show(message, error=True)
+    os._exit(status)
+
+
+def follow_rank(launch: Launch) -> None:
+    """End this rank if the one before it ends, until `release_rank` of that one."""
+    import torch
+
+    before = (launch.rank - 1) % launch.world_size
+    try:
+        CONNECTIONS[0].recv([torch.zeros(1)], before, 0).wait(timedelta(days=1000))
+    except RuntimeError:
+        time.sleep(GRACE_S)
+        if CONNECTIONS:
+            end_rank(f"{name_ranks(before)} has ended before the training; see its output", EXIT_FAILURE, launch)
+
+
+def release_rank(launch: Launch) -> None:
+    """Let the next rank go on without this one, and wait until the one before does so."""
+    import torch
+
+    if CONNECTIONS:
+        group, thread = CONNECTIONS
+        CONNECTIONS.clear()
+        with suppress(RuntimeError):  # it has ended
+            group.send([torch.zeros(1)], (launch.rank + 1) % launch.world_size, 0).wait()
+        # If that thread returned from C++ while the process exits, Python would abort the process.
+        thread.join(GRACE_S)
+
+
+def start_together(launch: Launch, is_asked: Callable[[], bool]) -> bool:
+    """Wait until all ranks are about to train; return False on all of them if one was asked to stop before.
+
+    A collective call. From here on, a rank that fails is noticed by the collective calls of the others.
+
+    Raises: PeerError.
+    """
+    if launch.world_size == 1:
+        return True
+    keys = keys_of("starting", launch)
+    try:
+        with reaching(launch):
+            store = open_store(launch)
+            store.set(keys[launch.rank], "")
+            while not (is_asked() or store.check(keys)):
+                raise_error(store)
+                time.sleep(LOOK_S)
+            # The first rank that decides does so for all: else one might train, and wait for one that has ended.
+            decision = store.compare_set(STARTED, "", "yes" if store.check(keys) else "no") == b"yes"
+    except PeerError:
+        if not is_asked():
+            raise
+        return False  # the store has ended by the same signal
+    release_rank(launch)
+    return bool(decision)
 
 
 def end_together(launch: Launch) -> None:
@@ -126,6 +207,7 @@ def end_together(launch: Launch) -> None:
     # A process group has exchanges of its own, which need no store.
     if not distributed.is_initialized() and has_store(os.environ):
         leave(launch)
+    release_rank(launch)
 
 
 def leave(launch: Launch) -> None:
@@ -138,6 +220,7 @@ def leave(launch: Launch) -> None:
         store.set(f"{ENDED}/{launch.rank}", "")
         while not store.check(keys_of(ENDED, launch)) and time.monotonic() < until:
             time.sleep(LOOK_S)
+        release_rank(launch)
         if launch.is_first:
             time.sleep(POLL_S)  # the store ends with this process or its launcher, while others may still look
 
@@ -154,13 +237,13 @@ def check_network(launch: Launch) -> None:
 
     if launch.world_size == 1 or distributed.is_initialized():
         return
-    kept: list[Any] = []  # until all ranks are connected
+    groups: list[Any] = []
     message = ""
 
     def connect(store: Any) -> None:
         nonlocal message
         try:
-            kept.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
+            groups.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
         except RuntimeError as error:
             message = first_line(error)
 
@@ -175,6 +258,8 @@ def check_network(launch: Launch) -> None:
     if message:
         rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({message})"
         raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
+    CONNECTIONS.extend([*groups, threading.Thread(target=follow_rank, args=[launch], daemon=True)])
+    CONNECTIONS[1].start()
     gather("network", "", launch)
 
 

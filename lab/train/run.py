@@ -2,10 +2,11 @@
 
 import logging
 import os
+import signal
 import threading
 import warnings
 from collections import deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from lab.config import Experiment
 from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, first_line
 from lab.core.launch import TIMEOUT, Launch, find_launch, set_threads
+from lab.core.startup import take_signals
 from lab.data.module import PackedData
 from lab.data.preparation import check_prepared
 from lab.loading import decoder_builder, start_from
@@ -37,7 +39,7 @@ from lab.probe.reach import shown_length
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
-from lab.train.agreement import LAST, check_shared, end_together, gather
+from lab.train.agreement import check_shared, end_together, gather, start_together
 from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
@@ -63,10 +65,14 @@ class Assembled:
         stopping = self.parts.stopping
         with stopping.ending_ranks():
             self.build()
+            self.parts.saving.open(self.state)
             # Until here a signal ends the process: there is nothing to save yet.
             with stopping.handling():
-                self.parts.saving.open(self.state)
-                train(self.parts, self.state)
+                # No process group is made behind this exchange: its ranks would wait for each other in C++.
+                if is_started := start_together(stopping.launch, lambda: stopping.is_asked):
+                    train(self.parts, self.state)
+            if not is_started and stopping.signals is not None:
+                stopping.signals.act(signal.SIGTERM)
 
     def profile(self, profiler: torch.profiler.profile, steps: int) -> None:
         """Build the decoder and take some steps, of which nothing is written."""
@@ -126,6 +132,8 @@ def run_experiment(
         else:
             run = prepare_run(start, resume=resume, restart=restart)
             run.parts.stopping.started = started
+            if started is not None and launch.by_torchrun:
+                run.parts.stopping.signals = take_signals()
             if status := train_to_end(run, launch, command):
                 return status
         if launch.is_first:
@@ -151,8 +159,7 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
         start_folder(start, data, threads, restart=restart)
         if probes and start.checkpoint is not None:
             check_haystack(experiment)
-    # From this exchange on, a rank that fails is noticed by the collective calls of the others.
-    gather(LAST, "", launch)
+    gather("written", "", launch)
     return run
 
 
@@ -171,7 +178,8 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
         saved = f"stopped after {run.state.consumed:,} tokens, all saved; continue with:\n  {command}"
         show(stopping.error or saved, error=True)
     # torchrun ends the processes that are left once one has exited, the first rank perhaps before it has printed.
-    run.parts.fabric.barrier()
+    with suppress(RuntimeError):  # one of them has died, after all is saved
+        run.parts.fabric.barrier()
     return EXIT_FAILURE if stopping.error else EXIT_STOPPED
 
 
@@ -189,6 +197,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
     with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
         run.profile(profiler, PROFILED)
+    end_together(launch)
     table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
     name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
     (path / name).write_text(table)

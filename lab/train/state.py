@@ -17,24 +17,27 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import DistError
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.lr_scheduler import LambdaLR
 
 from lab.config import TrainConfig
 from lab.core.command import EXIT_FAILURE, show
 from lab.core.errors import LabError
-from lab.core.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
+from lab.core.launch import COPY_S, Launch, OutOfStep, exchange
+from lab.core.startup import SIGNALS, RankSignals
 from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
 from lab.model.sharding import Make, Sharding, Start
+from lab.train.agreement import open_store, raise_error
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
 """Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
@@ -170,6 +173,7 @@ class Stopping:
         self.error: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
         self.started: threading.Event | None = None
+        self.signals: RankSignals | None = None  # of a process that torchrun has started
 
     @contextmanager
     def handling(self) -> Iterator[None]:
@@ -178,10 +182,13 @@ class Stopping:
         Where there is a `started` to set, the process reports and exits after the training.
         """
         handlers: dict[signal.Signals, Any] = {}
-        for number in SIGNALS:
-            # nohup ignores a closed terminal; so must the run that it starts
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                handlers[number] = signal.signal(number, self.ask)
+        if self.signals is not None:
+            before, self.signals.act = self.signals.act, self.ask
+        else:
+            for number in SIGNALS:
+                # nohup ignores a closed terminal; so must the run that it starts
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    handlers[number] = signal.signal(number, self.ask)
         try:
             yield
             # All is saved. A signal that is repeated now must not change the exit status, nor cut the report.
@@ -190,14 +197,18 @@ class Stopping:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if self.signals is not None:
+                self.signals.act = before
 
-    def ask(self, number: int, frame: Any) -> None:
+    def ask(self, number: int, frame: Any = None) -> None:
         """Note a signal, by which all ranks stop after the step; a second Ctrl-C ends the process."""
         now = time.monotonic()
         # One Ctrl-C arrives twice: from the terminal, and passed on by torchrun. Only a later one is a second.
         if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            os._exit(128 + number)
         self.asked_at = self.asked_at or now
         self.is_asked = True
 
@@ -229,7 +240,9 @@ class Stopping:
             if self.launch.world_size == 1 or isinstance(error, LabError):
                 raise
             # A rank that lost its peer prints one line; the traceback is that of the rank where it began.
-            if isinstance(error, OutOfStep) or LOST.search(str(error)):
+            if isinstance(error, OutOfStep | DistError) or LOST.search(str(error)):
+                with suppress(DistError):
+                    raise_error(open_store(self.launch))
                 show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe(error)})", error=True)
             else:
                 traceback.print_exception(error)
