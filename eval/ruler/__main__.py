@@ -10,11 +10,11 @@ A test of a length takes at most that many of the model's own tokens, answer inc
     probe-lab ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
     probe-lab ruler runs/tiny_2k --distance=string:shift=683,window=128 --lengths=2048
 
-Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, as fewer words do without --words.
-The results name it under `standins`. Such scores are not those of other people. Prints a table, and writes to the run
-folder (results/ruler-NAME for a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and
-length once it is known, so that a second call continues from there. ruler-cases/ holds every test with its expected and
-actual answer. ruler_summary.json comes last.
+Without --squad or --hotpotqa the task that reads the file is not run. Without a file of essays made-up text takes its
+place, as fewer words do without --words. The results name it under `standins`. Such scores are not those of other
+people. Prints a table, and writes to the run folder (results/ruler-NAME for a Hugging Face folder), or FOLDER.
+ruler.jsonl gets a line for each checkpoint, task and length once it is known, so that a second call continues from
+there. ruler-cases/ holds every test with its expected and actual answer. ruler_summary.json comes last.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
-from lab.core.command import Bar, start
+from lab.core.command import Bar, show, start
 from lab.core.errors import suggest
 from lab.core.files import write_json
 from lab.core.schema import Length, PathText, Tests
@@ -46,7 +46,7 @@ class RulerOptions(ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...] | None = None
-    """Tasks, with commas between them; default: all 13."""
+    """Tasks, with commas between them; default: all 13, or those that have their files."""
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; default: powers of two from 4096 up to
     the training window, or a smaller window."""
@@ -55,9 +55,9 @@ class RulerOptions(ChatOptions):
     haystack: PathText | None = None
     """Essays to hide needles in, a text file (.txt, .json with `text`, .jsonl); default: made-up text."""
     squad: PathText | None = None
-    """SQuAD 2.0's JSON file, for qa_1; default: made-up people."""
+    """SQuAD 2.0's JSON file, for qa_1; default: none, without that task."""
     hotpotqa: PathText | None = None
-    """HotpotQA's JSON file, for qa_2; default: made-up people."""
+    """HotpotQA's JSON file, for qa_2; default: none, without that task."""
     words: Literal["wonderwords"] | None = None
     """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); default: fewer words of the lab's own."""
     answer_budget: Length | None = None
@@ -68,11 +68,27 @@ class RulerOptions(ChatOptions):
 
     def rules(self) -> list[str]:
         unknown = [name for name in self.tasks or () if name not in TASKS]
-        return [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in unknown]
+        errors = [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in unknown]
+        for name, option in self.without_file.items():
+            if name in (self.tasks or ()):
+                errors.append(f"tasks={name}: needs a file of questions; name it by {option}, or leave the task out")
+        return errors
+
+    @property
+    def without_file(self) -> dict[str, str]:
+        """The options that tasks without their file of questions need."""
+        missing = {}
+        if self.squad is None:
+            missing["qa_1"] = "--squad"
+        if self.hotpotqa is None:
+            missing["qa_2"] = "--hotpotqa"
+        return missing
 
     @property
     def selected_tasks(self) -> list[Task]:
-        return [task for task in ALL if self.tasks is None or task.name in self.tasks]
+        """The tasks that are named, or all that have their files."""
+        names = self.tasks or [name for name in TASKS if name not in self.without_file]
+        return [task for task in ALL if task.name in names]
 
 
 class Ruler(Measure):
@@ -86,6 +102,9 @@ class Ruler(Measure):
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs."""
         options = self.options
+        if options.tasks is None and options.without_file:
+            needed = " and ".join(f"{name} ({option})" for name, option in options.without_file.items())
+            show(f"no file of questions: {needed} not run: {len(options.selected_tasks)} tasks", error=True)
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
         self.sources = read_sources(

@@ -1,6 +1,6 @@
 """The tasks' sources of text: local files, or stand-ins, which the results name; and the two tasks on documents.
 
-Haystacks are RULER's noise line repeated, essays from files, or made-up sentences.
+Haystacks are RULER's noise line repeated, essays from files, or made-up sentences. Questions need their file.
 
 Question answering has a question, the documents that answer it, and all others that fit, in a shuffled order. RULER
 takes a question of SQuAD (qa_1) or HotpotQA (qa_2). Other paragraphs of the question's own article or context come
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine.cases import Draft, Turn
-from eval.engine.random_words import Distinct, draw_made_up, english
+from eval.engine.random_words import english
 from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.data.text_files import read_texts
 
@@ -137,55 +137,21 @@ class Questions:
         shuffled_documents = turn.rng.permutation(len(self.documents)).tolist()
         order = [*gold, *[near[k] for k in turn.rng.permutation(len(near))]]
         order += [k for k in shuffled_documents if k not in {*gold, *near}]
+        document_order = int(turn.rng.integers(2**62))
+
+        def prompt(n: int) -> str:
+            places = enumerate(shuffled(range(n), document_order), start=1)
+            texts = [DOCUMENT.format(number=number, text=self.documents[order[k]]) for number, k in places]
+            return QUESTION.format(context="\n\n".join(texts), query=entry["question"])
+
         have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
-        return build_draft(
-            turn,
-            entry["question"],
-            entry["answers"],
-            lambda k: self.documents[order[k]],
-            len(gold),
+        return Draft(
+            compose=prompt,
+            least=len(gold),
+            answers=entry["answers"],
             most=len(order),
             exhausted=f"{have}; give a larger file",
         )
-
-
-def invent_people(turn: Turn, hops: int) -> Draft:
-    """Invent people and ask for the birthplace of the first; with `hops` 2, of the first one's oldest friend."""
-    rng = turn.rng
-    names = Distinct(lambda: f"{draw_made_up(rng)[:4].title()} {draw_made_up(rng).title()}")
-    towns = Distinct(lambda: draw_made_up(rng).title())
-
-    def describe_next() -> str:
-        # The friend of a person is the next one, whose text follows: the answer of two hops is in the second text.
-        number = len(texts.words)
-        return describe(names.first(number + 2)[-2:], towns.first(number + 1)[-1], rng)
-
-    texts = Distinct(describe_next)
-    person = names.first(1)[0]
-    home = towns.first(hops)[-1]
-    who = f"the oldest friend of {person}" if hops > 1 else person
-    return build_draft(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
-
-
-def build_draft(
-    turn: Turn,
-    question: str,
-    answers: tuple[str, ...],
-    document: Text,
-    gold: int,
-    *,
-    most: int | None = None,
-    exhausted: str = "",
-) -> Draft:
-    """Draw the order of the documents, and ask; the first `gold` of them contain the answer."""
-    order = int(turn.rng.integers(2**62))
-
-    def prompt(n: int) -> str:
-        places = enumerate(shuffled(range(n), order), start=1)
-        texts = [DOCUMENT.format(number=number, text=document(k)) for number, k in places]
-        return QUESTION.format(context="\n\n".join(texts), query=question)
-
-    return Draft(compose=prompt, least=gold, answers=answers, most=most, exhausted=exhausted)
 
 
 def shuffled(entries: Any, order: int) -> list[Any]:
@@ -195,17 +161,6 @@ def shuffled(entries: Any, order: int) -> list[Any]:
     """
     keys = np.random.default_rng(order).random(len(entries))
     return [entries[k] for k in np.argsort(keys)]
-
-
-def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
-    """Write about a person, the first of two; the second is the oldest friend."""
-    pools = english()
-    a, b = rng.choice(pools["adjectives"], 2, replace=False)
-    n, m = rng.choice(pools["nouns"], 2, replace=False)
-    return (
-        f"{people[0]} was born in {town} and grew up beside the {a} {n}. "
-        f"The oldest friend of {people[0]} is {people[1]}. Both of them collect everything about the {b} {m}."
-    )
 
 
 def read_questions(option: str, kind: str, parse: Callable[..., list[Entry]], path: str) -> Questions:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.ruler.sources import Sources, invent_people
+from eval.ruler.sources import Sources
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
@@ -106,12 +106,10 @@ def build_retrieval(name: str, **options: Any) -> Task:
     return Task(name=name, category="retrieval", family=partial(needles, **options), budget=128, source=source)
 
 
-def build_answering(name: str, source: str, hops: int) -> Task:
+def build_answering(name: str, source: str) -> Task:
     """Make one of the two tasks with documents."""
 
     def family(_: Writer, sources: Sources, turn: Turn) -> Draft:
-        if sources[source] is None:
-            return invent_people(turn, hops)
         draft: Draft = sources[source].draft(turn)
         return draft
 
@@ -130,8 +128,8 @@ ALL = (
     Task(name="vt", category="multi-hop tracing", family=tracing, budget=30),
     Task(name="cwe", category="aggregation", family=common_words, budget=120, source="words"),
     Task(name="fwe", category="aggregation", family=frequent_words, budget=50),
-    build_answering("qa_1", "squad", hops=1),
-    build_answering("qa_2", "hotpotqa", hops=2),
+    build_answering("qa_1", "squad"),
+    build_answering("qa_2", "hotpotqa"),
 )
 TASKS = {task.name: task for task in ALL}
 

@@ -62,10 +62,12 @@ def solve_qa(prompt):
     question = prompt[prompt.rindex("Question: ") :]
     assert question.endswith(" Answer:")
     text = " ".join(documents(prompt))
-    person = re.search(r"was (?:the oldest friend of )?(\w+ \w+) born", question).group(1)
-    if "oldest friend" in question:
-        person = re.search(rf"The oldest friend of {person} is (\w+ \w+)\.", text).group(1)
-    return [re.search(rf"{person} was born in (\w+)", text).group(1)]
+    if "colour" in question:
+        paragraph, article = re.search(r"paragraph (\d+) of article (\d+)", question).groups()
+        colour = re.search(rf"Paragraph {paragraph} of article {article}\. Its colour is (\w+)", text).group(1)
+        return [colour, f"the {colour}"]
+    town = re.search(rf"Author {re.search('author ([0-9]+)', question).group(1)} lives in (Town \d+)", text).group(1)
+    return [re.search(rf"{town} is small\. Through it flows (\w+)", text).group(1)]
 
 
 READERS = {

@@ -33,12 +33,12 @@ def solved(monkeypatch):
 
 
 @pytest.mark.usefixtures("solved")
-def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, capsys):
+def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, capsys, squad):
     run_copy = tmp_path / "tiny"
     shutil.copytree(run_folder, run_copy, ignore=shutil.ignore_patterns("eval", "ruler*"))
     for tokens in (8192, 12288, 16384):
         save_weights(run_copy / "checkpoints", open_model(run_folder).decoder, tokens, keep=5)
-    words = [run_copy, "--tests=2", "--tasks=vt,niah_multiquery,qa_1", "--lengths=900,800"]
+    words = [run_copy, "--tests=2", "--tasks=vt,niah_multiquery,qa_1", "--lengths=900,800", f"--squad={squad}"]
     status, out, _ = run([*words, "--last=3"], capsys)
     assert status == 0
     rows = rows_in(run_copy / "ruler.jsonl")
@@ -46,18 +46,27 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     cells = [(row["checkpoint"], row["length"], row["task"]) for row in rows]
     assert cells == [*itertools.product(checkpoints, (800, 900), tasks)]
     by_task = {task: [row["score"] for row in rows if (row["length"], row["task"]) == (800, task)] for task in tasks}
-    assert by_task == {"niah_multiquery": [50.0, 50.0, 100.0], "vt": [40.0, 40.0, 100.0], "qa_1": [0.0, 0.0, 100.0]}
+    assert by_task == {"niah_multiquery": [50.0, 50.0, 100.0], "vt": [40.0, 40.0, 100.0], "qa_1": [100.0, 100.0, 100.0]}
     for row in rows:
         assert (row["protocol"], row["version"], row["n"]) == ("ruler", 2, 2)
-        assert row["standins"] == {"niah_multiquery": ["essays"], "vt": [], "qa_1": ["squad"]}[row["task"]]
+        assert row["standins"] == {"niah_multiquery": ["essays"], "vt": [], "qa_1": []}[row["task"]]
         cases = rows_in(run_copy / row["cases"])
         assert row["score"] == pytest.approx(100 * sum(case["score"] for case in cases) / 2)
         assert all(case["expected"] and case["prompt_tokens"] <= row["length"] - row["answer_budget"] for case in cases)
     assert out.startswith("tiny: rope+plain, 2 tests each, mean of 3 checkpoints\n")
-    assert "stand-ins: made-up text in place of essays, squad" in out.splitlines()
+    assert "stand-ins: made-up text in place of essays" in out.splitlines()
     kept = json.loads((run_copy / "ruler_summary.json").read_text())
     assert (kept["checkpoints"], kept["effective_length"], [*kept["averages"]]) == (checkpoints, 0, ["800", "900"])
-    assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60 + 100 / 3) / 3)
+    assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60 + 100) / 3)
     assert "keeps 4 checkpoints" in run([*words, "--last=5"], capsys)[2]
     (run_copy / "checkpoints" / folder_name(8192) / "state.ckpt").write_bytes(b"broken")
     assert "state.ckpt: has 6 bytes" in run([*words, "--last=4"], capsys)[2]
+
+
+@pytest.mark.usefixtures("solved")
+def test_questions_without_their_files_are_not_asked(run_folder, tmp_path, capsys):
+    status, out, err = run([run_folder, "--tests=1", "--lengths=2500", "-o", tmp_path / "out"], capsys)
+    assert (status, len(rows_in(tmp_path / "out" / "ruler.jsonl"))) == (0, 11)
+    assert "qa_1 (--squad) and qa_2 (--hotpotqa) not run: 11 tasks" in out + err
+    status, _, err = run([run_folder, "--tests=1", "--tasks=qa_2"], capsys)
+    assert (status, "tasks=qa_2: needs a file of questions; name it by --hotpotqa" in err) == (2, True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import re
 import sys
 from collections import Counter
@@ -33,7 +32,6 @@ NIAH = {  # haystack, kind of keys, kind of values, needles, distinct keys, quer
 }
 
 
-MADE_UP = read_sources()
 MARKS = {2: None, 3: None}  # of questions and answers, which prompts without a chat have not
 
 
@@ -114,9 +112,9 @@ def test_noise_is_laid_as_by_the_official_generator():
     assert hashlib.sha256(text.translate(MARKS).encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
 
 
-def test_a_chain_has_four_hops_in_order_and_apart(writer):
+def test_a_chain_has_four_hops_in_order_and_apart(writer, sources):
     for index, length in itertools.product(range(4), (700, 1000, 2000)):
-        case = case_of(writer, MADE_UP, "vt", length, index)
+        case = case_of(writer, sources, "vt", length, index)
         task = case.prompt[case.prompt.rindex("Memorize and track") :]
         (_, value), *hops = re.findall(r"VAR ([A-Z]{5}) = (?:VAR )?([A-Z]{5}|[1-9]\d{4})\b", task)
         assert len(set(case.answers)) == 5
@@ -130,8 +128,8 @@ def test_a_chain_has_four_hops_in_order_and_apart(writer):
 
 
 @pytest.mark.parametrize(("length", "repeats"), [(4096, (30, 3)), (6000, (30, 3)), (4095, (6, 1))])
-def test_common_words_stand_30_times_and_others_3_times(merging, length, repeats):
-    case = case_of(Writer(merging), MADE_UP, "cwe", length)
+def test_common_words_stand_30_times_and_others_3_times(merging, length, repeats, sources):
+    case = case_of(Writer(merging), sources, "cwe", length)
     counts = Counter(listed(case.prompt))
     assert Counter(counts.values()) == {repeats[0]: 10, repeats[1]: len(counts) - 10}
     assert {word for word, count in counts.items() if count == repeats[0]} == set(case.answers)
@@ -180,40 +178,7 @@ def test_the_text_around_lists_and_documents_is_the_official_one():
     assert found == ["07425c62b2f3cc50", "4119b6f531854cc6", "1e0d6be4092f1e5c"]
 
 
-@pytest.fixture
-def squad(tmp_path):
-    """Twenty articles of three paragraphs with a question each, and one that cannot be answered."""
-    articles = []
-    for a in range(20):
-        paragraphs = []
-        for p in range(3):
-            context = f"Paragraph {p} of article {a}. Its colour is shade{a}x{p}. " + "More follows here. " * 4
-            answers = [{"text": f"{the}shade{a}x{p}"} for the in ("", "", "the ")]
-            asked = {"question": f"Which colour has paragraph {p} of article {a}?", "answers": answers}
-            none = {"question": "Which has none?", "is_impossible": True, "answers": [{"text": "none"}]}
-            paragraphs.append({"context": context, "qas": [{**asked, "is_impossible": False}, none]})
-        articles.append({"paragraphs": paragraphs})
-    (tmp_path / "squad.json").write_text(json.dumps({"data": articles}))
-    return str(tmp_path / "squad.json")
-
-
-@pytest.fixture
-def hotpotqa(tmp_path):
-    """Questions with two supporting paragraphs among five."""
-    items = []
-    for q in range(30):
-        town = [f"Town {q}", [f"Town {q} is small.", f" Through it flows river{q}."]]
-        others = [[f"Other {q} {k}", [f"Other {q} {k} is another text.", " It says little."]] for k in range(3)]
-        author = [f"Author {q}", [f"Author {q} lives in Town {q}."]]
-        item = {"question": f"Which river flows through the home of author {q}?", "answer": f"river{q}"}
-        facts = [[f"Author {q}", 0], [f"Town {q}", 1]]
-        items.append({**item, "supporting_facts": facts, "context": [town, *others, author]})
-    (tmp_path / "hotpotqa.json").write_text(json.dumps(items))
-    return str(tmp_path / "hotpotqa.json")
-
-
-def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
-    sources = read_sources(squad=squad, hotpotqa=hotpotqa)
+def test_questions_are_answered_by_their_documents(writer, sources):
     asked = set()
     for index in range(8):
         case = case_of(writer, sources, "qa_1", 1200, index)
@@ -238,11 +203,12 @@ BEGIN, END = "<|user|>", "<|end|><|assistant|>"
 
 
 @pytest.mark.parametrize("task", [task.name for task in ALL])
-def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(merging, task):
+def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(merging, task, sources):
     tokenizer = Tokenizer.from_str(merging.to_str())
     tokenizer.add_special_tokens([BEGIN, "<|end|>", "<|assistant|>"])
     chat = Writer(tokenizer, lambda question: BEGIN + question + END, special=True)
-    case = case_of(chat, MADE_UP, task, 8000)
+    length = 2500 if task.startswith("qa") else 8000  # files of questions have an end
+    case = case_of(chat, sources, task, length)
     n = 2 if task in ("vt", "cwe") else 1  # whose worked example is asked as the task is
     assert case.prompt.startswith(BEGIN)
     question, answer = case.prompt.rsplit(END, 1)
@@ -250,15 +216,15 @@ def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(mergin
     assert re.fullmatch(r" Answer:( .*:)?| The special magic .* (is|are)", answer)
     ids = case.prompt_ids.tolist()
     assert [ids.count(tokenizer.token_to_id(word)) for word in (BEGIN, "<|end|>", "<|assistant|>")] == [n] * 3
-    assert len(ids) + TASKS[task].budget <= 8000
+    assert len(ids) + TASKS[task].budget <= length
     assert case.answers[0] in solve(case.prompt)
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
-def test_a_prompt_fills_its_length_and_has_the_same_answers_at_every_length(writer, task):
+def test_a_prompt_fills_its_length_and_has_the_same_answers_at_every_length(writer, task, sources):
     answers = set()
     for index, length in itertools.product(range(2), (1399, 2500)):
-        case = case_of(writer, MADE_UP, task.name, length, index, 0)
+        case = case_of(writer, sources, task.name, length, index, 0)
         answers.add((index, case.answers))
         room = length - task.budget
         assert case.prompt_ids.tolist() == writer.tokenizer.encode(case.prompt).ids
@@ -270,7 +236,7 @@ def test_a_prompt_fills_its_length_and_has_the_same_answers_at_every_length(writ
             assert room - writer.count(" ...") < len(case.prompt_ids) <= room
         else:
             turn = task.turn(length, task.budget, 0, index)
-            draft = task.draft(writer, MADE_UP, turn)
+            draft = task.draft(writer, sources, turn)
             units = len({*listed(case.prompt)}) - 10 if task.name == "cwe" else len(documents(case.prompt))
             assert draft.compose(units).translate(MARKS) == case.prompt
             assert len(case.prompt_ids) <= room < writer.count(draft.compose(units + 1))
@@ -278,10 +244,10 @@ def test_a_prompt_fills_its_length_and_has_the_same_answers_at_every_length(writ
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
-def test_the_least_length_named_is_the_least(writer, task):
-    least = task.least_length(writer, MADE_UP, [task.turn(256, task.budget, 5, index) for index in range(6)])
-    cases = [case_of(writer, MADE_UP, task.name, least, index, 5) for index in range(6)]
+def test_the_least_length_named_is_the_least(writer, task, sources):
+    least = task.least_length(writer, sources, [task.turn(256, task.budget, 5, index) for index in range(6)])
+    cases = [case_of(writer, sources, task.name, least, index, 5) for index in range(6)]
     assert max(len(case.prompt_ids) for case in cases) == least - task.budget
     assert all(sorted(solve(case.prompt)) == sorted(case.answers) for case in cases)
     with pytest.raises(LabError, match=f"^--lengths={least - 1}: too short for {task.name} .*; use {least}"):
-        [case_of(writer, MADE_UP, task.name, least - 1, index, 5) for index in range(6)]
+        [case_of(writer, sources, task.name, least - 1, index, 5) for index in range(6)]
