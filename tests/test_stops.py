@@ -232,7 +232,7 @@ ENDS_S = 90  # 45 on a quiet machine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize(("number", "to"), SENT)
+@pytest.mark.parametrize(("number", "to"), SENT, ids=lambda value: getattr(value, "name", value))
 @pytest.mark.parametrize("at", INTERVALS)
 def test_both_ranks_end_soon_wherever_one_is_late(place, tmp_path, at, number, to, rank):
     name, marks = f"late_{at.rpartition('.')[2]}_{number.name}_{rank}", tmp_path / "marks"
@@ -242,7 +242,7 @@ def test_both_ranks_end_soon_wherever_one_is_late(place, tmp_path, at, number, t
         late = IMPORT.format(folder=str(marks), rank=rank)
     (tmp_path / "sitecustomize.py").write_text(SITE.format(rank=rank) + textwrap.indent(late, "    "))
     tokens = "--train.tokens=2048" if "close" in at else "--train.tokens=4096000"
-    words = command(place, name, *ENDLESS, tokens, "--optim.warmup_steps=1", *TWO)
+    words = command(place, name, *UNPROBED, tokens, "--optim.warmup_steps=1", *TWO)
     with running(place, [(words, environment(PYTHONPATH=f"{tmp_path}:{ROOT}"))], interpreter) as processes:
         while not [*marks.iterdir()]:
             assert processes.started[0].poll() is None, processes.finish()
