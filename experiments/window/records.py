@@ -21,9 +21,10 @@ from lab.runs.tables import ENDING, unpacked
 
 FILES = (  # of a run, in a table
     *("config.yaml", "environment.json", "provenance.json", "probes.jsonl"),
-    *("counts.npz", "counts/*.npz", "eval/**/*.jsonl"),
+    *("counts.npz", "eval/**/*.jsonl"),
 )
 UNREAD = ("supervised", "g_unweighted")  # arrays of counts.npz that no command reads of tables, half of its size
+FIRST_ALONE = "supervised_f"  # of which commands read the first number, all targets
 GENERATED, ESSAYS, DOCSTRINGS = TEXTS = ("generated", "essays", "docstrings")  # in which numbers are hidden
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
@@ -144,7 +145,10 @@ def read_files(run: Path) -> Iterator[dict[str, Any]]:
             file = path.relative_to(run).as_posix()
             if path.suffix == ".npz":
                 with np.load(path) as saved:
-                    yield {"file": file, "arrays": {name: saved[name].tolist() for name in saved if name not in UNREAD}}
+                    arrays = {name: saved[name].tolist() for name in saved if name not in UNREAD}
+                if FIRST_ALONE in arrays:
+                    del arrays[FIRST_ALONE][1:]
+                yield {"file": file, "arrays": arrays}
             elif path.suffix != ".jsonl":
                 yield {"file": file, "text": path.read_text("utf-8")}
             elif not path.name.startswith("tests-"):

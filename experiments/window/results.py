@@ -265,7 +265,8 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     for (stage, branch), mine in records.runs.groupby(["stage", "branch"], sort=False):
         condition: Row = {"condition": f"{stage} {branch}", "n": len(mine)}
         if not stage.startswith(("S2", "W")):
-            bands.append(condition | describe_bands(records, stage, branch, mine))
+            if not branch.startswith("base"):
+                bands.append(condition | describe_bands(records, stage, branch, mine))
             continue
         low, high = BAND
         methods: Sequence[str] = METHODS[:1]
@@ -291,7 +292,7 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     for table in (reach_of_s2, reach_of_w):
         yield "Reach, median (least to most)", table
     yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", dips
-    yield "Mean accuracy over bands of distances, and reach", bands
+    yield "Mean accuracy over bands of distances, plain and under DCA 1/4, and reach, plain", bands
 
 
 def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame) -> Row:
@@ -299,11 +300,11 @@ def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame
     row: Row = {}
     natural = stage == "N"
     text = ESSAYS if natural else GENERATED
-    for method in (PLAIN, DCA_QUARTER):
+    for method, short in ((PLAIN, ""), (DCA_QUARTER, "DCA ")):
         for low, high in DG_BANDS:
             scores = accuracy(records, stage, branch, low, high, method, text=text)
-            row[f"{method} {low}-{high}"] = f"{scores.mean():.2f}" if len(scores) else "-"
-    row["plain, all"] = f"{accuracy(records, stage, branch, *ALL, text=text).mean():.2f}"
+            row[f"{short}{low}-{high}"] = f"{scores.mean():.2f}" if len(scores) else "-"
+    row["all"] = f"{accuracy(records, stage, branch, *ALL, text=text).mean():.2f}"
     row["reach"] = write_range(runs[PLAIN], runs[f"{PLAIN} last"])
     if IN_ESSAYS in runs and runs[f"{IN_ESSAYS} last"].notna().all():
         row["in essays"] = write_range(runs[IN_ESSAYS], runs[f"{IN_ESSAYS} last"])
@@ -321,7 +322,8 @@ def write_range(reaches: "pd.Series[float]", last: "pd.Series[float]") -> str:
     for reach, end in sorted(zip(reaches.fillna(0.0), last, strict=True)):
         text = f"{reach:.0f}" if reach else "-"
         texts.append(f"{text}+" if reach >= end else text)
-    return f"{texts[(len(texts) - 1) // 2]} ({texts[0]} to {texts[-1]})"
+    median = texts[(len(texts) - 1) // 2]
+    return f"{median} ({texts[0]} to {texts[-1]})" if len(texts) > 1 else median
 
 
 def verdict_rows(records: Records) -> Iterator[Row]:
