@@ -5,7 +5,7 @@ definition, and refuses what the real one refuses. Where the real one would read
 the stand-in raises AssertionError; memory that it leaves unwritten holds NaN. None of it is the lab's.
 
 Sources: pytorch, aten/src/ATen/native/transformers/cuda: attention.cu, attention_backward.cu, flash_attn/flash_api.cpp;
-aten/src/ATen/native/cuda/Blas.cpp; flash-attn 2.8, flash_attn/flash_attn_interface.py; xformers 0.0.35,
+aten/src/ATen/native/cuda/Blas.cpp; flash-attn 2.8.3, flash_attn/flash_attn_interface.py; xformers 0.0.35,
 ops/fmha/__init__.py and ops/fmha/attn_bias.py.
 """
 
@@ -169,7 +169,7 @@ def flash_attn_varlen_func(
     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False,
     block_table=None,
 ):  # fmt: skip
-    """Stand in for flash-attn 2.8's function, which pads heads to a multiple of 8 itself."""
+    """Stand in for flash-attn 2.8.3's function, which pads heads to a multiple of 8 itself."""
     check_flash(*(torch.nn.functional.pad(x, (0, -x.shape[-1] % 8)) for x in (q, k, v)))
     check_spans(cu_seqlens_q, cu_seqlens_k, q, k, max_seqlen_q, max_seqlen_k)
     without(dropout_p, softcap, return_attn_probs, alibi_slopes, block_table)

@@ -1,6 +1,5 @@
 """How GPU kernels are called: how often, by which signature, and what is left to others."""
 
-import importlib.util
 import inspect
 
 import pytest
@@ -91,9 +90,7 @@ def test_heads_that_no_half_precision_kernel_takes_are_left_to_sdpa(stood_in, wi
 
 
 def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
-    of_3 = importlib.util.find_spec("flash_attn_interface")
-    there = device.type == "cpu" or (importlib.util.find_spec("flash_attn") and not of_3)
-    assert backends.choose("auto", device, torch.bfloat16)[0] == ("flash" if there else "varlen")
+    assert backends.choose("auto", device, torch.bfloat16)[0] == "varlen"
     assert backends.choose("auto", device, torch.float32)[0] == "sdpa"
     with pytest.raises(ConfigError, match=r"^train\.backend=varlen: .* float32; use sdpa"):
         backends.choose("varlen", device, torch.float32)

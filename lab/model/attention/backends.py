@@ -30,9 +30,6 @@ MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster unde
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 SPANS = ("varlen", "flash", "xformers")  # these run all segments of a row by one call, with sliding windows
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
-# Newer implementations of torch's own flash attention, the preferred one first: their module, and the major compute
-# capabilities that they run on. On Hopper torchtitan prefers FlashAttention 3, too.
-NEWER_FLASH = {"FA3": ("flash_attn_interface", (9,)), "FA4": ("flash_attn.cute", (9, 10))}
 TRIED_LENGTHS = (24, 40), (31, 40)  # of two documents: queries, and keys
 N_QUERIES, N_KEYS = map(sum, TRIED_LENGTHS)
 TRIED_SPANS = ((True, 7), (True, -1), (False, -1))  # whether they are causal, and the keys before a query's own
@@ -124,18 +121,12 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {dtype_name(dtype)}"
-    without = ""
-    for version in NEWER_FLASH:
-        error = activate_flash(version, device)
-        if error is None:
-            return "varlen", f"torch's variable-length kernel is {version}, FlashAttention {version[-1]}{without}"
-        if error:  # there is nothing to report of a package that is not installed
-            without += f"; FlashAttention {version[-1]} is not used: {error}"
-    error = import_error("flash_attn")
+    # flash-attn has the same kernel as torch, FlashAttention 2, and its output is copied to add the padding it drops.
+    error = activate_flash(device)
     if error is None:
-        return "flash", f"flash-attn is installed{without}"
-    why = f"cannot be imported ({error})" if error else "is not installed"
-    return "varlen", f"flash-attn {why}; torch's variable-length kernel is used{without}"
+        return "varlen", "torch's variable-length kernel is FlashAttention 3"
+    why = f"; FlashAttention 3 is not used: {error}" if error else ""  # a package that is absent is not reported
+    return "varlen", f"torch's variable-length kernel is FlashAttention 2{why}"
 
 
 def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool) -> tuple[str, str]:
@@ -183,9 +174,6 @@ def import_error(module: str) -> str | None:
     try:
         importlib.import_module(module)
     except ERRORS as error:
-        # FlashAttention 4 is a part of flash_attn's folder, which flash-attn 2 alone does not have.
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
-            return ""
         return describe(error)
     return None
 
@@ -195,21 +183,22 @@ def describe(error: Exception) -> str:
 
 
 @cache
-def activate_flash(version: str, device: torch.device) -> str | None:
-    """Put FA3 or FA4 in place of torch's own flash attention, once; return why not, as `import_error` does."""
-    module, capabilities = NEWER_FLASH[version]
-    reason = import_error(module)
+def activate_flash(device: torch.device) -> str | None:
+    """Put FlashAttention 3 in place of torch's own, once; return why not, as `import_error` does.
+
+    On Hopper torchtitan prefers it, too. FlashAttention 4 returns other values than torch 2.13 unpacks.
+    """
+    reason = import_error("flash_attn_interface")
     if reason is not None:
         return reason
     major, minor = torch.cuda.get_device_capability(device)
-    if major not in capabilities:
-        listed = " and ".join(f"{number}.0" for number in capabilities)
-        return f"it runs on compute capability {listed}, this GPU has {major}.{minor}"
+    if major != 9:
+        return f"it runs on compute capability 9.0, this GPU has {major}.{minor}"
     try:
-        attention.activate_flash_attention_impl(version)
+        attention.activate_flash_attention_impl("FA3")
         check_flash(device)
     except ERRORS as error:
-        if attention.current_flash_attention_impl() == version:
+        if attention.current_flash_attention_impl() == "FA3":
             attention.restore_flash_attention_impl()
         return describe(error)
     return None
