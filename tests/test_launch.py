@@ -1,6 +1,7 @@
 """The rank of a process by torchrun's variables; what does not fit is refused before anything waits."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -53,7 +54,8 @@ def test_the_first_cause_is_the_rank_that_was_killed():
 
 
 def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
-    srun = 'printf \'%s\\n\' "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"\nkill -USR1 $PPID\nexit 75'
+    srun = "echo $TORCH_ELASTIC_SHUTDOWN_TIMEOUT $NCCL_DEBUG $PYTHONFAULTHANDLER; printf '%s\\n' \"$@\"\n"
+    srun += "kill -USR1 $PPID\nexit 75"
     for name, code in (("srun", srun), ("scontrol", "echo node7")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
         (tmp_path / name).chmod(0o755)
@@ -61,8 +63,8 @@ def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
     variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_GPUS_PER_NODE": "8", **slurm}
     words = ["bash", "configs/slurm_tiny.sh", "configs/tiny_4k.yaml", "--run.name=a b"]
     done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    timeout, *given = done.stdout.splitlines()
-    assert timeout == "600"
+    variables, *given = done.stdout.splitlines()
+    assert variables == "600 WARN 1"
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpus-per-task=8"} <= set(given)
     assert {"--nnodes=2", "--nproc-per-node=8", "--rdzv-endpoint=node7:29512"} <= set(given)
     assert "SIGUSR1" in next(word for word in given if word.startswith("--signals-to-handle=")).split("=")[1].split(",")
@@ -73,5 +75,14 @@ def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
 def test_jobs_of_one_name_wait_and_the_script_names_no_account():
     script = (ROOT / "configs/slurm_tiny.sh").read_text()
     options = [line.split()[1] for line in script.splitlines() if line.startswith(("#SBATCH", "##SBATCH"))]
-    assert "--dependency=singleton" in options
+    assert {"--dependency=singleton", "--mem=0", "--cpus-per-task=32"} <= set(options)
+    # 16 jobs of 48 h for 28 days of training, which the page starts as well
+    assert all("for job in $(seq 16); do" in text for text in (script, (ROOT / "docs/training.md").read_text()))
     assert not [option for option in options if option.startswith(("--account", "--partition"))]
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_shell_scripts_have_no_warning():
+    scripts = [*ROOT.glob("configs/*.sh"), *ROOT.glob("benchmarks/*.sh"), ROOT / ".ci/run"]
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

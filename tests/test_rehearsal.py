@@ -25,7 +25,7 @@ train.tokens={24 * STEP} train.batch_tokens={STEP} train.micro_batch_tokens=2048
 train.checkpoint_every_tokens={2 * STEP} probe.every_tokens={20 * STEP} track.every_steps=1 optim.warmup_steps=2
 probe.tests=2 probe.distance_tests=2 train.devices=2 train.accelerator=cpu data.corpus.path=slim
 """.split()  # all that differs from configs/tiny_2k.yaml; there, too, a probe comes with every tenth checkpoint
-INSTEAD = {"0-63": "0-1", "/64": "/2", "seq 14": "seq 4"}  # of the page's words, beside the settings above
+INSTEAD = {"0-63": "0-1", "/64": "/2", "seq 16": "seq 4"}  # of the page's words, beside the settings above
 PARAMETERS = 2 * 512 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 8 + 3 * 64 * 176 + 2 * 64) + 64
 SLURM = {  # an array; jobs of two nodes on this machine, one after the other, which srun gives a torchrun each; signals
     "sbatch": """
