@@ -11,12 +11,13 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     probe-lab fit configs/tiny_2k.yaml --print_config          print every setting
     probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
 
-    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
+    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of an update goes
 
 --dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib rejects a run that
 GPUs of so many GiB cannot hold with 5% to spare. --utilisation is the share of the GPUs' peak that causal FLOPs take,
-for hours by your own figure. --profile trains six steps apart from the run, and writes a trace and a table to FOLDER,
-or to RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
+for hours by your own figure. --profile trains apart from the run until the pack after an update, and writes a trace and
+a table of three packs, the update's in the middle, to FOLDER or to RUN/profile. With train.devices > 1 the command
+starts torchrun, which starts a process for each device.
 
 The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """

@@ -145,7 +145,7 @@ def measure(
         shard(decoder, mesh, recipe.sharding)
     state = set_up(recipe, fabric, decoder)
     watch = Updates(state)
-    profile(run.parts, state, watch, experiment.train.steps)
+    profile(run.parts, state, watch, experiment.train.steps * experiment.train.accumulation)
     return figures(experiment, watch, state)
 
 

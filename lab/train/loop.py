@@ -75,10 +75,9 @@ def train(parts: Parts, state: TrainState) -> None:
     saving.finish()
 
 
-def profile(parts: Parts, state: TrainState, profiler: torch.profiler.profile, steps: int) -> None:
-    """Take some steps without a record, a save or a probe, and tell a profiler of every pack."""
-    packs = islice(packs_to_train(parts.data, state, parts.stopping), steps * state.recipe.train.accumulation)
-    for number, pack in enumerate(packs, 1):
+def profile(parts: Parts, state: TrainState, profiler: torch.profiler.profile, n_packs: int) -> None:
+    """Train on some packs without a record, a save or a probe, and tell a profiler of every pack."""
+    for number, pack in enumerate(islice(packs_to_train(parts.data, state, parts.stopping), n_packs), 1):
         is_last = number % state.recipe.train.accumulation == 0
         train_pack(parts, state, pack.to(state.device), is_last=is_last)
         if is_last:

@@ -48,7 +48,6 @@ from lab.train.starting import Start, check_data, find_start, own_run, start_fol
 from lab.train.state import Recipe, Stopping, TrainState
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
-PROFILED = 6  # steps
 TABLE_ROWS = 25
 
 
@@ -74,15 +73,15 @@ class Assembled:
             if not is_started and stopping.signals is not None:
                 stopping.signals.act(signal.SIGTERM)
 
-    def profile(self, profiler: torch.profiler.profile, steps: int) -> None:
-        """Build the decoder and take some steps, of which nothing is written."""
+    def profile(self, profiler: torch.profiler.profile, n_packs: int) -> None:
+        """Build the decoder and train on some packs, of which nothing is written."""
         with self.parts.stopping.ending_ranks():
             self.build()
-            profile(self.parts, self.state, profiler, steps)
+            profile(self.parts, self.state, profiler, n_packs)
 
-    def build(self) -> None:
-        """Let the processes meet, open the data, and build the decoder, the same on every rank."""
-        fabric, data, recipe = self.parts.fabric, self.parts.data, self.recipe
+    def connect(self) -> None:
+        """Let the processes meet, and open the data."""
+        fabric, data = self.parts.fabric, self.parts.data
         fabric.launch()
         # The nodes may share a folder of shards or have one each: one process of each prepares what is missing there.
         launch = self.parts.stopping.launch
@@ -90,6 +89,11 @@ class Assembled:
             data.prepare_data()
         fabric.barrier()
         data.setup(launch.rank, launch.world_size)
+
+    def build(self) -> None:
+        """Connect, and build the decoder, the same on every rank."""
+        self.connect()
+        fabric, recipe = self.parts.fabric, self.recipe
         decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(fabric), sharding=recipe.sharding)
         self.state = set_up(recipe, fabric, decoder)
 
@@ -186,17 +190,26 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     """Write a table and a trace of where time goes, to RUN/profile if nowhere else; return the exit status.
 
-    A few steps are trained, of which nothing else is written.
+    It covers the pack before an update, the pack with it and the one after it. Nothing else is written.
+
+    Raises: ConfigError for a run that has fewer packs.
     """
+    # The second update, since the first one creates AdamW's moments and opens connections between ranks. Two packs
+    # come first, to compile and to start the profiler.
+    accumulation = experiment.train.accumulation
+    update = max(4, 2 * accumulation)
+    if experiment.train.steps * accumulation <= update:
+        rule = f"--profile needs more than {update} packs on each process"
+        raise ConfigError(experiment.format_error("train.tokens", f"{rule}; raise it"))
     path = folder or experiment.run.path / "profile"
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     set_threads(experiment.train.threads, launch)
     run = assemble(Start(experiment, launch), writes=False)
     check_prepared(experiment.data)
-    few = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)  # packs
+    few = torch.profiler.schedule(wait=update - 3, warmup=1, active=3, repeat=1)  # packs
     trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
     with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
-        run.profile(profiler, PROFILED)
+        run.profile(profiler, update + 1)
     end_together(launch)
     table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
     name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
