@@ -1,6 +1,9 @@
 """Which packages of the lab are missing, told before anything that needs them is imported."""
 
+import platform
+import re
 import sys
+import sysconfig
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -28,8 +31,22 @@ def require(command: str) -> None:
     missing = list_missing()
     if missing:
         names = " ".join(f"'{requirement}'" for requirement in missing)
-        install = f"pip install --no-index --find-links=WHEELS {names}"
-        fetch = f"pip download --only-binary=:all: --dest=WHEELS {names}"
+        install = f"{sys.executable} -m pip install --no-index --find-links=WHEELS {names}"
+        target = f"--python-version={platform.python_version()} {' '.join(f'--platform={tag}' for tag in platforms())}"
+        fetch = f"pip download --only-binary=:all: {target} --dest=WHEELS {names}"
         lines = f"{command}: {len(missing)} packages are missing; run {install}, with the folder of {fetch} elsewhere"
         print(lines, file=sys.stderr)
         raise SystemExit(2)
+
+
+def platforms() -> list[str]:
+    """List the platform tags of the wheels that this machine takes, which pip elsewhere cannot know.
+
+    On Linux a tag names the oldest C library that a wheel runs on. pip derives only tags before manylinux2014.
+    """
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        return [re.sub(r"\W", "_", sysconfig.get_platform())]
+    minors = range(int(version.split(".")[1]), 16, -1)
+    tags = [f"manylinux_2_{minor}" for minor in minors] + ["manylinux2014"]
+    return [f"{tag}_{platform.machine()}" for tag in tags]

@@ -1,5 +1,6 @@
 """The command for the day a GPU is there, at toy size on a CPU."""
 
+import platform
 import subprocess
 import sys
 from importlib import metadata
@@ -42,11 +43,17 @@ def test_missing_packages_are_one_line_with_what_installs_them(monkeypatch, caps
 
     installed.require("on_gpu")
     monkeypatch.setattr(installed.metadata, "version", version)
+    # A machine with Python 3.10 and glibc 2.18, which another machine downloads wheels for.
+    monkeypatch.setattr(platform, "python_version", lambda: "3.10.2")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.18"))
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(SystemExit) as ended:
         installed.require("on_gpu")
     line = capsys.readouterr().err
     assert (ended.value.code, line.count("\n"), line.count("'pydantic>=2.12,<3' 'tqdm>=4.66'")) == (2, 1, 2)
-    assert "--no-index --find-links=" in line
+    assert f"{sys.executable} -m pip install --no-index --find-links=" in line
+    tags = (f"--platform=manylinux{tag}_aarch64" for tag in ("_2_18", "_2_17", "2014"))
+    assert f" --python-version=3.10.2 {' '.join(tags)} --dest=" in line
 
 
 def test_a_case_that_raises_does_not_stop_the_next(tmp_path, monkeypatch, capsys):
