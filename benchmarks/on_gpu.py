@@ -27,7 +27,7 @@ from torch import cuda
 from benchmarks import record
 from benchmarks.gpu.sizes import GPU, LARGE, LARGE_4K, TOY, Options
 from benchmarks.gpu.training import experiment_of, measure, release
-from lab.train.dry_run import measure_memory
+from lab.train.memory import measure_memory
 
 ONE = {"model.n_layers": 1}  # the graphs of all layers are the same
 

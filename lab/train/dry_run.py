@@ -6,7 +6,6 @@ The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -14,12 +13,8 @@ from lab.config import Experiment
 from lab.core.errors import ConfigError, LabError
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
-from lab.loading import decoder_builder
-from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import DecoderConfig
 from lab.model.devices import PEAK_FLOPS, device_for
-from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, track, use_stand_ins
-from lab.model.sharding import Sharding
 from lab.train.environment import (
     checkpoint_bytes,
     count_checkpoints,
@@ -27,6 +22,7 @@ from lab.train.environment import (
     list_requirements,
     room_for_checkpoints,
 )
+from lab.train.memory import Memory, measure_memory
 
 GIB = 2**30
 GB = 10**9
@@ -105,69 +101,11 @@ def needed_here(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def measure_memory(experiment: Experiment) -> Memory:
-    """Measure the memory of each process of a run after its first optimizer step."""
-    train = experiment.train
-    strategy = train.resolved_strategy(train.accelerator != "cpu")
-    packs = min(train.accumulation, 2)  # further ones change nothing
-    sharding = None
-    if strategy == "fsdp":
-        whole = train.keeps_whole(experiment.model.n_parameters())
-        sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)
-    build = decoder_builder(experiment, backend=KERNEL, recompute=train.recompute)
-    with fake_ranks(train.world_size):
-        return track(
-            lambda: use_stand_ins(build(None)),
-            {**build_inputs(experiment), "context": ContextGroup.create(train.context_parallel)},
-            sharding=sharding,
-            bf16=train.bf16,
-            keeps_gradients=strategy == "ddp" or packs > 1,  # DDP's buckets are the gradients, and always there
-            packs=packs,
-            optim=experiment.optim,
-        )
-
-
-def build_inputs(experiment: Experiment) -> dict[str, Any]:
-    """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows."""
-    window = experiment.data.window
-    tokens = experiment.train.micro_batch_tokens
-    windows = [min(window, tokens - start) for start in range(0, tokens, window)]
-    if experiment.position.distance.method != "plain":
-        # Tiles of attention run one by one and free their memory: one window has the peak. The rest is padding.
-        windows = windows[:1]
-    lengths = windows
-    anchors: list[int] = []  # where the anchor of each segment begins, -1 for the anchors themselves
-    if experiment.mask.is_anchored:
-        lengths = []
-        for length in windows:
-            start = sum(lengths)
-            lengths.append(length - length // 2)
-            anchors.append(-1)
-            if length > 1:
-                lengths.append(length // 2)
-                anchors.append(start)
-    segments = Segments.from_lengths(lengths, tokens, anchors=tuple(anchors) or None)
-    # These are computed here and cached: the shapes of some depend on data, which fake tensors do not have.
-    names = ["doc_ids", "position_ids", "spans"]
-    if anchors:
-        names.append("key_indices")
-    for name in names:
-        getattr(segments, name)
-    has_ids = experiment.skip or experiment.mask.method != "causal"
-    return {
-        "tokens": torch.zeros(1, tokens, dtype=torch.int64),
-        "targets": torch.zeros(1, tokens, dtype=torch.int64),
-        "position_ids": torch.arange(tokens) if has_ids else None,
-        "segments": segments,
-        "starts": None if experiment.skip else (0,) * len(lengths),
-    }
-
-
 def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
     """Reject a run that does not fit, or only into what the driver and fragments take of a GPU."""
     needed = (memory.total + assumed) / (1 - SPARE)
     if needed > memory_gib * GIB:
-        held = sum(memory.peak[kind] for kind in HELD)
+        held = memory.total - memory.peak["gathered"] - memory.peak["activations"]
         raise ConfigError(
             f"--memory_gib={memory_gib:g}: must be >= {needed / GIB:.2f}, the peak of each GPU and {SPARE:.0%} to "
             f"spare, with {memory.peak['activations'] / GIB:.2f} of activations and {held / GIB:.2f} of parameters, "

@@ -11,10 +11,10 @@ from lab.core.command import run
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
 from lab.longrecipe import __main__ as longrecipe
-from lab.model.memory import Memory
 from lab.train import dry_run as dry_runs
 from lab.train.dry_run import UTILISATION, describe_work, estimate, estimate_hours, needed_here, refuse_too_large
 from lab.train.environment import checkpoint_bytes, counts_bytes
+from lab.train.memory import Memory
 from tests.estimate.small import small
 from tests.forked import ROOT
 from tests.opened import SIZES
