@@ -19,7 +19,9 @@ tokens that fill a pack. The lab takes the rows as one packed row, as its runs d
 GPU in bfloat16 weights, sharded over this process alone, otherwise under autocast, as the peers do. `+compile`
 compiles the lab's blocks one by one, and the peers' whole models. All have the same sizes and run in this process.
 
-Sides take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the median of the
+Sides take turns if all of them fit into memory; otherwise each is built, measured and freed before the next. A side
+that cannot be built is skipped, with a line. The exit status is 1 if a side failed, or a cell has none that was
+measured. A round is --steps steps of each, figures are medians of the rounds, and a ratio is the median of the
 rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the fastest of
 the peers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's
 peak, and on a CPU of the speed of a large product in the same precision, measured first.
@@ -31,6 +33,8 @@ import itertools
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +43,7 @@ from torch.nn import functional as F
 from benchmarks import record
 from benchmarks.generation import in_transformers
 from benchmarks.gpu.sizes import LARGE, SMALL
-from benchmarks.gpu.training import new_decoder, shard_alone
+from benchmarks.gpu.training import new_decoder, release, shard_alone
 from benchmarks.timing import Spent, best_device, heading, in_turns
 from lab.config import load_experiment
 from lab.config.sections import TrainConfig
@@ -131,8 +135,14 @@ def litgpt(cfg: DecoderConfig, window: int, device: torch.device, dtype: str, *,
 
 
 def transformers(cfg: DecoderConfig, device: torch.device, dtype: str, *, compiled: bool) -> Side:
-    """Build transformers' Llama."""
-    model = in_transformers(new_decoder(cfg, torch.device("cpu"))).to(device).train()
+    """Build transformers' Llama.
+
+    Raises: Skipped if it is not installed.
+    """
+    try:
+        model = in_transformers(new_decoder(cfg, torch.device("cpu"))).to(device).train()
+    except ImportError as error:
+        raise record.Skipped(f"{error}; pip install -e '.[bench]'") from None
     run = torch.compile(model) if compiled else model
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
@@ -172,25 +182,25 @@ def stepper(side: Side, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
     return step
 
 
-def build(cell: Cell, names: list[str], device: torch.device) -> dict[str, Callable[[], None]]:
-    """Build the steps of all sides."""
+def build(cell: Cell, name: str, device: torch.device) -> Callable[[], None]:
+    """Build the step of a side.
+
+    Raises: Skipped for a peer that is not installed.
+    """
     cfg, rows = SIZES[cell.size](), cell.pack // cell.window
     torch.manual_seed(0)
     tokens = torch.randint(cfg.vocab_size, (rows, cell.window + 1), device=device)
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    steps = {}
-    for name in names:
-        compiled = name.endswith("+compile")
-        if name.startswith("ours"):
-            side = ours(cfg, rows, cell.window, device, cell.dtype, compiled=compiled)
-        elif name.startswith("litgpt"):
-            side = litgpt(cfg, cell.window, device, cell.dtype, compiled=compiled)
-        else:
-            side = transformers(cfg, device, cell.dtype, compiled=compiled)
-        held = sum(p.numel() for p in side.model.parameters())
-        assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
-        steps[name] = stepper(side, batch)
-    return steps
+    compiled = name.endswith("+compile")
+    if name.startswith("ours"):
+        side = ours(cfg, rows, cell.window, device, cell.dtype, compiled=compiled)
+    elif name.startswith("litgpt"):
+        side = litgpt(cfg, cell.window, device, cell.dtype, compiled=compiled)
+    else:
+        side = transformers(cfg, device, cell.dtype, compiled=compiled)
+    held = sum(p.numel() for p in side.model.parameters())
+    assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
+    return stepper(side, batch)
 
 
 def figures(cell: Cell, spent: Spent, each: int, device: torch.device, peak: float | None) -> record.Figures:
@@ -216,30 +226,57 @@ def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
     return {"ratio": middle, "low": low, "high": high}
 
 
-def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> None:
-    """Measure one cell, print its rows and record them; models that do not fit into memory are skipped."""
+def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> bool:
+    """Measure one cell, print its rows and record them; return whether a side was measured and none failed."""
     sides = options.sides.split(",")
-    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / 2**30, total_memory(device) / 2**30
-    if needs > has:
-        reason = f"unmeasured: training takes some {needs:.0f} GiB, this machine has {has:.0f}"
-        print(f"{cell}: {reason}", flush=True)
-        log.add(str(cell), status="skipped", reason=reason)
-        return
+    each = BYTES * SIZES[cell.size]().n_parameters()
+    groups = [sides]
+    if each * len(sides) > total_memory(device):
+        groups = [[name] for name in sides]
     peak = peak_of(device, cell.dtype)
-    turns = {"turns": options.rounds, "each": options.steps, "warm_up": options.warm_up}
-    outcome = record.outcome_of(lambda: in_turns(build(cell, sides, device), device, **turns))
-    if outcome["status"] != "ok":
-        print(f"{cell}: {outcome['reason']}", flush=True)
-        log.add(str(cell), **outcome)
-        return
-    spent: dict[str, Spent] = outcome["figures"]
-    for name, seconds in spent.items():
-        row = {"threads": options.threads, **figures(cell, seconds, options.steps, device, peak)}
-        share = f"{row['utilisation']:6.1%}" if row["utilisation"] else "     -"
-        speeds = f"{row['tokens_per_cpu_s']:>12,.0f} {row['tokens_per_s']:>12,.0f} {share}"
-        print(f"{cell!s:42} {name:21} {speeds} {row['flops_per_token_causal'] / 1e6:>10,.2f}", flush=True)
-        log.add(str(cell), name, row)
+    spent: dict[str, Spent] = {}
+    failed = False
+    for group in groups:
+        outcomes = measure_group(cell, group, options, device)
+        release()
+        for name, outcome in outcomes.items():
+            if outcome["status"] != "ok":
+                print(f"{cell}: {name}: {outcome['reason']}", flush=True)
+                log.add(str(cell), name, **outcome)
+                failed = failed or outcome["status"] == "failed"
+                continue
+            spent |= outcome["figures"]
+            row = {"threads": options.threads, **figures(cell, spent[name], options.steps, device, peak)}
+            share = f"{row['utilisation']:6.1%}" if row["utilisation"] else "     -"
+            speeds = f"{row['tokens_per_cpu_s']:>12,.0f} {row['tokens_per_s']:>12,.0f} {share}"
+            print(f"{cell!s:42} {name:21} {speeds} {row['flops_per_token_causal'] / 1e6:>10,.2f}", flush=True)
+            log.add(str(cell), name, row)
     compare(cell, spent, device, log)
+    return bool(spent) and not failed
+
+
+def measure_group(
+    cell: Cell, names: list[str], options: argparse.Namespace, device: torch.device
+) -> dict[str, dict[str, Any]]:
+    """Measure sides in turns; return the outcome of each, whose figures are the times of all."""
+    steps: dict[str, Callable[[], None]] = {}
+    outcomes = {name: record.outcome_of(partial(add_step, steps, cell, name, device)) for name in names}
+    if steps:
+        turns = {"each": options.steps, "warm_up": options.warm_up}
+        outcomes |= dict.fromkeys(steps, record.outcome_of(partial(in_turns, steps, device, options.rounds, **turns)))
+    return outcomes
+
+
+def add_step(steps: dict[str, Callable[[], None]], cell: Cell, name: str, device: torch.device) -> record.Figures:
+    """Build a side that fits the device, and add its step to others.
+
+    Raises: Skipped.
+    """
+    needs, has = BYTES * SIZES[cell.size]().n_parameters() / 2**30, total_memory(device) / 2**30
+    if needs > has:
+        raise record.Skipped(f"unmeasured: training takes some {needs:.0f} GiB, this machine has {has:.0f}")
+    steps[name] = build(cell, name, device)
+    return {}
 
 
 def compare(cell: Cell, spent: dict[str, Spent], device: torch.device, log: record.Log) -> None:
@@ -279,17 +316,17 @@ def cells(options: argparse.Namespace) -> list[Cell]:
     return asked
 
 
-def main() -> None:
-    """Print the table."""
+def main() -> int:
+    """Print the table and return the exit status."""
     own = {"sides": ",".join(SIDES), "device": best_device().type}
     options = record.read_options(__doc__, **own, **GRID, threads=1, rounds=7, steps=1, warm_up=2)
     torch.set_num_threads(options.threads)
     device, log = torch.device(options.device), record.Log("train", options.json)
     print(f"{heading(device)}; a round is {options.steps} steps of each side, {options.rounds} rounds")
     print(f"{'':42} {'side':21} {'tokens/CPU-s':>12} {'tokens/s':>12} {'util.':>6} {'MFLOP/tok.':>10}")
-    for cell in cells(options):
-        measure(cell, options, device, log)
+    measured = [measure(cell, options, device, log) for cell in cells(options)]
+    return 0 if all(measured) else 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

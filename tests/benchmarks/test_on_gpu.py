@@ -1,5 +1,6 @@
 """The command for the day a GPU is there, at toy size on a CPU."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from benchmarks import installed, on_gpu, record
 from benchmarks.gpu import training
-from tests.forked import ROOT
+from tests.forked import ROOT, python
 
 BARE = """
 import sys
@@ -70,7 +71,38 @@ def test_a_case_that_raises_does_not_stop_the_next(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.count("\n") == 4
 
 
+def test_the_command_measures_every_case_at_toy_size(tmp_path):
+    done = python(
+        "-m", "benchmarks.on_gpu", "--toy", "--out", str(tmp_path), env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = {one.case: one for one in record.read(tmp_path / "results.jsonl")}
+    assert {name: one.status for name, one in cases.items()} == dict.fromkeys(("compile", "tiny_2k", "tiny_4k"), "ok")
+    for name in ("tiny_2k", "tiny_4k"):
+        figures = cases[name].figures
+        assert figures["last_loss"] < figures["first_loss"]
+        assert min(figures["tokens_per_s"], figures["dry_run_gib"]) > 0
+
+
 def test_micro_batches_and_updates_are_timed_apart_by_hand():
     # 3 packs an update; micro-batches between two others take 2 s; an update lasts 9 s, 9 s, 12 s, of them 3 * 2 s
     times = [0, 4, 6, 9, 13, 15, 18, 25, 27, 30]
     assert training.apart(times, 3) == (2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "parts"), [("1", ["products", "updates", "tests"]), ("2", ["stop", "resume", "verify", "profile"])]
+)
+def test_each_call_of_the_first_script_runs_its_parts_at_toy_size(tmp_path, call, parts):
+    env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    command = ["bash", "benchmarks/first_gpu.sh", call, str(tmp_path), "--toy"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    texts = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*.txt"))
+    assert done.returncode == 0, texts
+    assert [line.split()[0] for line in (tmp_path / "status.txt").read_text().splitlines()] == parts
+    if call == "1":
+        assert len(record.read(tmp_path / "products.jsonl")) == 8 * 3
+    else:
+        assert "stopped after" in (tmp_path / "stop.txt").read_text()
+        assert [*(tmp_path / "profile").glob("*.json")]

@@ -1,6 +1,7 @@
 """Every benchmark at toy size; the comparison of training speeds by hand, and one model on both of its sides."""
 
 import sys
+import weakref
 
 import pytest
 import torch
@@ -61,6 +62,32 @@ def test_speed_by_hand():
     weights = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 128 * 32  # one layer: q and out, k and v, 64 in between; head
     assert row["flops_per_token_causal"] == 6 * weights + 12 * 32 * 4
     assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
+
+
+@pytest.mark.parametrize(("fitting", "status"), [(9, 0), (1, 0), (0, 1)], ids=["together", "in_turn", "nothing"])
+def test_sides_that_do_not_fit_together_are_built_and_freed_in_turn(monkeypatch, capsys, tmp_path, fitting, status):
+    own, alive, most = train.stepper, [], []
+
+    def stepper(side, batch):
+        alive.append(weakref.ref(side.model))
+        most.append(sum(model() is not None for model in alive))
+        return own(side, batch)
+
+    monkeypatch.setattr(train, "stepper", stepper)
+    monkeypatch.setattr(
+        train, "total_memory", lambda device: fitting * train.BYTES * train.SIZES["tiny"]().n_parameters()
+    )
+    monkeypatch.setattr(train, "peak_of", lambda device, dtype: 1e9)
+    monkeypatch.setitem(sys.modules, "litgpt", None)  # not installed
+    words = "--sides=litgpt,ours,ours_again --sizes=tiny --windows=8 --packs=16 --dtypes=float32 --rounds=1 --warm_up=0"
+    monkeypatch.setattr(sys, "argv", ["benchmark", *words.split(), f"--json={tmp_path / 'r.jsonl'}"])
+    assert train.main() == status
+    statuses = {one.case: one.status for one in record.read(tmp_path / "r.jsonl")}
+    ours = "ok" if fitting else "skipped"
+    assert statuses == {"litgpt": "skipped", "ours": ours, "ours_again": ours}
+    assert max(most, default=0) == min(fitting, 2)
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert sum(": litgpt: " in line for line in lines) == 1
 
 
 @pytest.mark.slow
