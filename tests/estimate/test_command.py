@@ -142,7 +142,6 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     assert [dry_runs.shard_tokens(one.data, 5) for one in (tiny, small())] == [627_000_000_000, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_2k", "tiny_4k"])
 def test_the_papers_runs_take_the_largest_packs_that_fit_80_gib(name):
     path = ROOT / f"configs/{name}.yaml"
