@@ -27,7 +27,7 @@ updates=(--out "$out")
 limits=(70 110 100 110 80 10 80)
 if [[ $toy == --toy ]]; then
     run=(configs/cpu_test.yaml "--run.folder=$out/runs" "--data.folder=$out/shards" --run.name=first)
-    run+=(--train.tokens=204800 --probe.every_tokens=null --probe.loss_tokens=0)
+    run+=(--train.tokens=61440 --train.checkpoint_every_tokens=30720 --probe.every_tokens=null --probe.loss_tokens=0)
     products+=(--tokens 256 --turns 1)
     updates+=(--toy)
     limits=(600 600 600 600 600 600 600)
