@@ -97,7 +97,7 @@ def inside_text(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def keeps_edges(tokenizer: Tokenizer) -> bool:
+def keeps_edges(tokenizer: Any) -> bool:
     """Return whether texts that begin or end with white space are read back one after the other as one text."""
     texts = ("a\n\n", " a", " a")
     whole, *parts = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("".join(texts), *texts))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from lab.core.schema import Length, Section, Seed, Share, Tests, validated
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
+from lab.integrations.tokenizer_adapter import TokenizerAdapter
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, NoRoom, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
@@ -66,16 +67,13 @@ COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
 
 
 def read_tokenizer(tokenizer: Any) -> Tokenizer:
-    """Return a copy of a tokenizer of `tokenizers`, or of the one below transformers' fast tokenizer.
+    """Return a copy of a tokenizer of `tokenizers`, or of the one below transformers' fast tokenizer; adapt others.
 
-    Raises: DataError for a tokenizer of another library.
+    Raises: ConfigError, DataError for a tokenizer that prompts cannot be written with.
     """
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers' own name
     if not isinstance(inner, Tokenizer):
-        raise DataError(
-            f"tokenizer={type(tokenizer).__name__}: must be a tokenizers.Tokenizer or a fast tokenizer of transformers;"
-            " for instance Tokenizer.from_file(PATH)"
-        )
+        return cast("Tokenizer", TokenizerAdapter(tokenizer))
     copy = Tokenizer.from_str(inner.to_str())
     # <eos> in a haystack is text, as in the lab's own commands.
     copy.encode_special_tokens = True

@@ -140,3 +140,40 @@ def test_a_tokenizers_truncation_does_not_cut_prompts(tokenizer):
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=cut)
     text = "one two three four five six seven eight"
     assert read_tokenizer(fast).encode(text).ids == tokenizer.encode(text).ids
+
+
+class Other:
+    """nanochat's interface to a tokenizer; or litgpt's, with tensors and <bos>."""
+
+    def __init__(self, tokenizer, is_litgpt=False, change=str):
+        self.tokenizer, self.is_litgpt, self.change = tokenizer, is_litgpt, change
+
+    def encode(self, text, bos=None, eos=False):
+        ids = self.tokenizer.encode(self.change(text), add_special_tokens=False).ids
+        return torch.tensor([0, *ids] if bos is not False else ids) if self.is_litgpt else ids
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids.tolist() if self.is_litgpt else ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("is_litgpt", [False, True])
+def test_tokenizers_of_other_libraries_write_the_same_prompts(tokenizer, is_litgpt):
+    options = {"haystack": "The caf\u00e9 is open. " * 40, "tests": 1, "distances": None, "seed": 0}
+    own, other = (build_tests(each, 96, **options) for each in (tokenizer, Other(tokenizer, is_litgpt)))
+    head = own.head if is_litgpt else []
+    assert other.head == head
+    for far in (40, 60):
+        cases = [probe.case(far, 0) for probe in (own, other)]
+        assert cases[0].encoded == cases[1].encoded
+        if is_litgpt:  # without <bos> there is room for one token more of the haystack
+            assert cases[0].prompt_ids == cases[1].prompt_ids
+        assert len(cases[1].prompt_ids) + other.budget == 96
+        assert tokenizer.decode(cases[1].prompt_ids[-far - 1 :]).startswith(cases[1].numbers[0])
+
+
+@pytest.mark.parametrize("wrong", [object(), Other(None), "lower"])
+def test_a_tokenizer_that_does_not_read_texts_back_is_rejected_at_registration(run, tokenizer, wrong):
+    if wrong == "lower":
+        wrong = Other(tokenizer, change=str.lower)
+    with pytest.raises(ConfigError, match=f"tokenizer={type(wrong).__name__}: "):
+        lab.watch(open_model(run).model, wrong, window=96, input="tokens")

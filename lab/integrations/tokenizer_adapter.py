@@ -1,0 +1,105 @@
+"""Tokenizers of other libraries by their encode and decode, as those of litgpt, nanochat, tiktoken and sentencepiece.
+
+The probe needs what `tokenizers` returns for a text: ids, and the characters of each token. Here the latter follow from
+decoding tokens with the one before. Parts of a prompt are encoded after a line break if the library puts a space before
+every text; the tokens of the break are then dropped.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from lab.core.errors import ConfigError, first_line
+from lab.data.encoding import keeps_edges
+
+
+class Encoded:
+    """The part of `tokenizers.Encoding` that the probe reads."""
+
+    def __init__(self, ids: list[int], offsets: list[tuple[int, int]], special_tokens_mask: list[int]) -> None:
+        self.ids, self.offsets, self.special_tokens_mask = ids, offsets, special_tokens_mask
+
+    def char_to_token(self, index: int) -> int | None:
+        """Return the token of a character, None if no token has it."""
+        return next((token for token, (start, end) in enumerate(self.offsets) if start <= index < end), None)
+
+
+class TokenizerAdapter:
+    """A tokenizer of another library with the methods of `tokenizers.Tokenizer` that the probe calls."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Check that texts are read back.
+
+        Raises: ConfigError.
+        """
+        name, text = type(tokenizer).__name__, "The number is 471829. A line\nends, and \u00e9 is no ASCII."
+        self.tokenizer, self.before, self.takes_tensor = tokenizer, "", False
+        self.read = lru_cache(2**16)(self.decode)
+        try:
+            # tiktoken's `encode` rejects texts with the names of special tokens.
+            self.encode_text = getattr(tokenizer, "encode_ordinary", tokenizer.encode)
+            parameters = inspect.signature(self.encode_text).parameters
+            self.options = {option: False for option in ("add_special_tokens", "bos", "eos") if option in parameters}
+            try:
+                self.decode(self.to_plain_ids("a"))
+            except (AttributeError, TypeError):  # litgpt's decode
+                self.takes_tensor = True
+            if not keeps_edges(self):
+                self.before = "\n"
+            encoded = self.encode(text, add_special_tokens=False)
+            is_read = self.decode(encoded.ids).strip() == text and keeps_edges(self)
+            is_read &= encoded.offsets[-1][1] == len(text)
+        except Exception as error:  # of any library
+            fix = "pass the model's own, or a tokenizers.Tokenizer"
+            raise ConfigError(f"tokenizer={name}: must have encode and decode ({first_line(error)}); {fix}") from error
+        if not is_read:
+            raise ConfigError(f"tokenizer={name}: does not read texts back as they are; pass a tokenizers.Tokenizer")
+
+    def to_ids(self, text: str, **options: bool) -> list[int]:
+        ids = self.encode_text(text, **options)
+        return np.asarray(getattr(ids, "ids", ids), dtype=np.int64).ravel().tolist()
+
+    def to_plain_ids(self, text: str) -> list[int]:
+        """Encode a text without the special tokens that the library puts around every text, also an empty one."""
+        ids, ends = self.to_ids(text, **self.options), self.to_ids("", **self.options)
+        for before in range(len(ends), -1, -1):
+            stop = len(ids) - len(ends) + before
+            if ids[:before] == ends[:before] and ids[stop:] == ends[before:]:
+                return ids[before:stop]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(torch.tensor(ids) if self.takes_tensor else list(ids)))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
+        """Encode a text, by default with the special tokens that the library adds by itself."""
+        if add_special_tokens:
+            ids, inner = self.to_ids(text), self.to_plain_ids(text)
+            starts = range(len(ids) - len(inner) + 1)
+            start = next((start for start in starts if ids[start : start + len(inner)] == inner), 0)
+            is_special = [int(not start <= index < start + len(inner)) for index in range(len(ids))]
+            return Encoded(ids, [], is_special)
+        ids = self.to_plain_ids(self.before + text)
+        n = len(self.to_plain_ids(self.before))
+        spans = list(self.find_spans(ids))
+        shift = spans[n - 1][1] if n else 0
+        return Encoded(ids[n:], [(begin - shift, end - shift) for begin, end in spans[n:]], [0] * (len(ids) - n))
+
+    def find_spans(self, ids: list[int]) -> Iterator[tuple[int, int]]:
+        """Find the characters of each token: the first token of a character that has several has none."""
+        # Decoding may drop a space at the beginning, so that tokens are decoded after those of another text.
+        context = self.to_plain_ids("1\n1")
+        read = at = 0
+        for stop in range(1, len(ids) + 1):
+            piece = self.read((*context, *ids[read:stop]))
+            if piece.endswith("\ufffd"):  # a part of a character
+                yield at, at
+                continue
+            size = len(piece) - len(self.read(tuple(context)))
+            yield at, at + size
+            at += size
+            read = stop
