@@ -3,12 +3,15 @@
 import concurrent.futures
 import logging
 
-from lab.core.errors import DataError, first_line
-from lab.core.types import IGNORE
+import numpy as np
+
+from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.types import IGNORE, IntArray
 from lab.counts import PositionCounts
 from lab.counts.rows import by_distance
 from lab.evidence.methods import Repeat, in_ids
 from lab.integrations import layout
+from lab.integrations.coverage import Coverage
 from lab.integrations.layout import PADDING, Received
 
 LOG = logging.getLogger("lab.watch")
@@ -22,8 +25,8 @@ class Counter:
     It refers to no model, which its thread would keep in memory.
     """
 
-    def __init__(self, window: int) -> None:
-        self.window, self.evidence = window, Repeat()
+    def __init__(self, window: int, coverage: Coverage) -> None:
+        self.window, self.coverage, self.evidence = window, coverage, Repeat()
         self.counts = PositionCounts(window)
         self.incomplete: str | None = None
         self.demand_tokens = 0
@@ -67,14 +70,27 @@ class Counter:
         if received.ready is not None:
             received.ready.synchronize()
         positions, documents = layout.resolve_layout(received)
-        lengths, is_consecutive = layout.find_runs(positions, documents)
+        last = documents.max(axis=1, keepdims=True)
+        if not received.divides and (np.where(documents == PADDING, last, documents) != last).any():
+            raise ConfigError(
+                "model: tokens see other documents of their row with these arguments; use an attention that divides "
+                "rows (in transformers: position_ids without a mask, model.config.use_cache=False, and one row a batch "
+                "for FlashAttention)"
+            )
+        window, chunk = self.coverage.window, self.coverage.chunk
+        if self.coverage.is_replaced and received.first_keys is not None:
+            window = chunk = None
+        runs = documents if chunk is None else layout.find_chunks(documents, chunk)
+        lengths, is_consecutive = layout.find_runs(positions, runs)
         if lengths.max(initial=0) > self.window:
             raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
-        if is_consecutive:
+        if window is not None and window < lengths.max(initial=0):
+            self.add_near(lengths, is_consecutive, window)
+        elif is_consecutive:
             self.counts.add_segments(lengths)
         else:
             # Ids with gaps. Ids that do not rise are rejected there.
-            self.counts.add_positions(positions, documents)
+            self.counts.add_positions(positions, runs)
         if received.tokens.is_meta:
             return
         targets = layout.resolve_targets(received, documents)
@@ -84,10 +100,22 @@ class Counter:
         is_supervised = targets >= 0
         targets[~is_supervised] = IGNORE
         distances = self.evidence.distances(tokens, targets, lengths.tolist())
+        if window is not None:
+            # The evidence of a target d tokens back is d - 1 before the token that predicts it.
+            distances[distances > window] = 0
         evidence = by_distance(distances[is_supervised])
         demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
         self.counts.add_evidence(evidence, evidence, demand_by_ids)
         self.demand_tokens += len(tokens)
+
+    def add_near(self, lengths: IntArray, is_consecutive: bool, window: int) -> None:
+        """Add the pairs of documents that are less than a sliding window apart."""
+        if not is_consecutive:
+            rule = "have gaps, which are not counted with a sliding window"
+            raise DataError(f"position_ids: {rule}; pass ids without gaps")
+        near = PositionCounts(self.window)
+        near.add_segments(lengths)
+        self.counts.gapped[:window] += near.frequency()[:window]
 
     def note(self, error: Exception) -> None:
         """Log the first error, and mark the counts as incomplete."""

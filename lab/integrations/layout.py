@@ -1,28 +1,39 @@
 """Documents and positions of the tokens that a model's forward received.
 
-What a model attends is stated by its arguments, by the names that transformers 5 uses:
+What a model attends is stated by its arguments, by the names that transformers 5 uses, or by those that the user names:
 
-    attention_mask  (B, T) of 0 and 1: padding, on either side; (B, 1, T, T): which keys each query sees
+    attention_mask  (B, T) of 0 and 1: padding, on either side; (B, 1, T, T) or a BlockMask: which keys each query sees
     position_ids    (B, T): a row without a mask begins a new document where ids do not go on by 1
     cu_seq_lens_q   (documents + 1,): the boundaries of the documents of a packed row; also cu_seqlens
 
     position_ids  0 1 2 0 1 | attention_mask  0 1 1 1 1 | cu_seq_lens_q  0 3 5
     documents     0 0 0 1 1 | documents      -1 0 0 0 0 | documents      0 0 0 1 1
 
-Arguments from which two layouts follow are rejected: nothing is guessed.
+Arguments from which two layouts follow, or whose meaning is not known, are rejected: nothing is guessed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
-from lab.core.errors import DataError
+from lab.core.errors import ConfigError, DataError
 from lab.core.types import IGNORE, IntArray
 
+Names = Mapping[str, tuple[str, ...]]
 PADDING = -1  # document of a token that is not attended
+# Of each of the watcher's options, the arguments that it reads by default.
+NAMES = {
+    "positions": ("position_ids",),
+    "targets": ("targets", "shift_labels", "labels"),
+    "boundaries": ("cu_seq_lens_q", "cu_seqlens"),
+    "mask": ("attention_mask",),
+}
 
 
 @dataclass
@@ -32,8 +43,8 @@ class Received:
     Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
         (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
         is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
-    `has_cache` means that the model keeps keys for later tokens: then transformers attends across restarts of ids.
     `targets` (B, T) are labels, shifted already if `is_shifted`. `ready` is recorded after the copies to the host.
+    `divides` means that tokens do not see other documents of their row.
     """
 
     tokens: Tensor
@@ -42,45 +53,73 @@ class Received:
     boundaries: Tensor | None = None
     first_keys: Tensor | None = None
     is_causal: Tensor | None = None
-    has_cache: bool = False
     targets: Tensor | None = None
     is_shifted: bool = False
+    divides: bool = True
     ready: torch.cuda.Event | None = None
 
 
-def read_arguments(tokens: Any, arguments: dict[str, Any], config: Any) -> Received:
-    """Collect the arguments that state the layout; `config` is that of a model of transformers, or None.
+def find(role: str, arguments: Mapping[str, Any], names: Names) -> tuple[str, Any]:
+    """Return the name and the value of the first argument of a role that is passed; its value is None without any."""
+    found = ((name, arguments[name]) for name in names[role] if arguments.get(name) is not None)
+    return next(found, (names[role][0], None))
 
-    Raises: DataError for arguments of other types or shapes.
+
+def read_arguments(input: str, arguments: Mapping[str, Any], names: Names) -> Received:
+    """Collect the arguments that state the layout.
+
+    Raises: ConfigError for an argument that may state a layout and has no known name; DataError for other types.
     """
-    if not isinstance(tokens, Tensor) or tokens.dim() not in (1, 2):
-        raise DataError("input: must be token ids (B, T); name their argument by input=")
+    tokens = arguments.get(input)
+    if not isinstance(tokens, Tensor) or tokens.dim() not in (1, 2) or tokens.is_floating_point():
+        raise DataError(f"input={input}: must be token ids (B, T); name their argument by input=")
+    check_names(tokens, arguments, {input, "cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
     received = Received(torch.atleast_2d(tokens))
-    mask = arguments.get("attention_mask")
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
-            raise DataError(
-                f"attention_mask={type(mask).__name__}: must be a tensor (B, T) or (B, 1, T, T) to be counted"
-            )
-        if mask.dim() == 2:
-            received.attention_mask = mask
-        else:
-            # Reduced on its device, because T^2 elements a row would be slow to copy.
-            received.first_keys, received.is_causal = reduce_mask(mask)
-    positions = arguments.get("position_ids")
+    name, mask = find("mask", arguments, names)
+    if isinstance(mask, BlockMask):
+        received.first_keys, received.is_causal = reduce_block_mask(mask, received.tokens)
+    elif isinstance(mask, Tensor) and mask.shape == tokens.shape:
+        received.attention_mask = torch.atleast_2d(mask)
+    elif isinstance(mask, Tensor) and mask.shape[-2:] == 2 * tokens.shape[-1:]:
+        if mask.dim() < 4:  # (T, T) or (B, T, T)
+            mask = mask.reshape(-1, 1, *mask.shape[-2:])
+        # Reduced on its device, because T^2 elements a row would be slow to copy.
+        received.first_keys, received.is_causal = reduce_mask(mask)
+    # The name of a mask that a model makes itself.
+    elif mask is not None and mask != "causal":
+        shape = getattr(mask, "shape", "")
+        raise DataError(
+            f"{name}={type(mask).__name__}{tuple(shape)}: must be a tensor (B, T) or (B, 1, T, T), or a BlockMask, to "
+            "be counted; pass no cache"
+        )
+    name, positions = find("positions", arguments, names)
     if positions is not None:
         if positions.dim() > 2:
-            raise DataError(
-                f"position_ids={tuple(positions.shape)}: must be (B, T); several ids a token are not counted"
-            )
+            raise DataError(f"{name}={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
         received.position_ids = torch.atleast_2d(positions)
-    use_cache = arguments.get("use_cache")
-    if use_cache is None:
-        use_cache = getattr(config, "use_cache", False)
-    # FlashAttention divides rows at restarts of ids whether keys are kept or not.
-    received.has_cache = bool(use_cache) and "flash" not in str(getattr(config, "_attn_implementation", ""))
-    received.boundaries = arguments.get("cu_seq_lens_q", arguments.get("cu_seqlens"))
+    received.boundaries = find("boundaries", arguments, names)[1]
     return received
+
+
+def check_names(tokens: Tensor, arguments: Mapping[str, Any], known: set[str]) -> None:
+    """Reject arguments that may state a layout under a name that is not known.
+
+    Raises: ConfigError.
+    """
+    for name, value in arguments.items():
+        if name in known:
+            continue
+        for part in value.values() if type(value) is dict else (value,):
+            if isinstance(part, Tensor):
+                is_layout = part.shape == tokens.shape and not part.is_floating_point()
+                is_layout |= part.shape[-2:] == 2 * tokens.shape[-1:]
+            else:  # any class may be a mask, or a cache of other keys
+                is_layout = type(part).__module__ not in ("builtins", "torch") and not callable(part)
+            if is_layout:
+                raise ConfigError(
+                    f"{name}={type(part).__name__}: may state what tokens see, and has no known name; name it by "
+                    "positions=, targets=, boundaries= or mask=, or pass it no more"
+                )
 
 
 def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,15 +131,41 @@ def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
         >>> first.tolist(), is_causal.item()
         ([[0, 0, -1]], True)
     """
-    if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+    if mask.shape[1] != 1:
         raise DataError(f"attention_mask={tuple(mask.shape)}: must be (B, 1, T, T), one mask for all heads")
-    visible = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
+    visible = mask[:, 0] == 0 if mask.is_floating_point() else mask[:, 0].bool()
     first = torch.where(visible.any(-1), visible.to(torch.int8).argmax(-1), PADDING)
     index = torch.arange(mask.shape[-1], device=mask.device)
     expected = (index >= first[..., None]) & (index <= index[:, None]) & (first >= 0)[..., None]
     # Documents are blocks only if the first key of a query's first key is that key itself.
     of_first = torch.gather(first, 1, first.clamp(min=0))
     return first, (visible == expected).all() & ((of_first == first) | (first < 0)).all()
+
+
+def reduce_block_mask(mask: BlockMask, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Find what `reduce_mask` does for a BlockMask, from a sample of its keys: all where rows are short.
+
+    Shapes: tokens (B, T) -> int64 (B, T), bool ().
+    """
+    if mask.shape[1] != 1:
+        raise DataError(f"mask={tuple(mask.shape)}: must be one mask for all heads")
+    size = tokens.shape[1]
+    index = torch.arange(size, device=tokens.device)
+    rows, queries = torch.arange(len(tokens), device=tokens.device)[:, None, None], index[:, None]
+
+    def sees(keys: Tensor) -> Tensor:
+        keys = keys.clamp(0, size - 1)
+        return mask.mask_mod(rows, rows.new_zeros(()), queries, keys).expand(*tokens.shape, keys.shape[-1])
+
+    # A query that does not see the token before it begins a document.
+    begins = ~sees(queries - 1)[..., 0] | (index == 0)
+    is_attended = sees(queries)
+    first = torch.where(begins, index, 0).cummax(-1).values[..., None]
+    # T^2 elements a row are too many for long rows, so that 64 keys are compared, and those around the ends.
+    sample = index[:: 1 + size // 64].expand(*tokens.shape, -1)
+    keys = torch.cat([sample, first, (first - 1).clamp(min=0), (queries + 1).clamp(max=size - 1).expand_as(first)], -1)
+    expected = (keys >= first) & (keys <= queries) & is_attended
+    return torch.where(is_attended, first, PADDING)[..., 0], (sees(keys) == expected).all()
 
 
 def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
@@ -141,11 +206,6 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
                 "position_ids: go up by more than 1 in a row without a mask, where models differ in what they attend; "
                 "pass attention_mask or cu_seq_lens_q"
             )
-        if received.has_cache and (steps != 1).any():
-            raise DataError(
-                "position_ids: start again within a row, which transformers attends as one document if it keeps a "
-                "cache; set model.config.use_cache=False"
-            )
         documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)
 
@@ -163,6 +223,20 @@ def resolve_targets(received: Received, documents: IntArray) -> IntArray:
     if targets.shape != tokens.shape:
         raise DataError(f"labels={targets.shape}: must be shaped as the tokens, {tokens.shape}, to be counted for g")
     return targets.copy() if received.is_shifted else shift(targets)
+
+
+def find_chunks(documents: IntArray, chunk: int) -> IntArray:
+    """Number the chunks of documents, which count from the first token of each; PADDING stays.
+
+    Shapes: int64 (B, T) -> int64 (B, T).
+    Example:
+        >>> find_chunks(np.array([[-1, 0, 0, 0, 1, 1, 1]]), 2).tolist()
+        [[-1, 1, 1, 2, 3, 3, 4]]
+    """
+    index = np.arange(documents.shape[1])
+    is_first = np.diff(documents, axis=1, prepend=PADDING - 1) != 0
+    since = index - np.maximum.accumulate(np.where(is_first, index, 0), axis=1)
+    return np.where(documents == PADDING, PADDING, (is_first | (since % chunk == 0)).cumsum(axis=1) - 1)
 
 
 def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]:

@@ -54,8 +54,8 @@ class TokenizerAdapter:
             is_read = self.decode(encoded.ids).strip() == text and keeps_edges(self)
             is_read &= encoded.offsets[-1][1] == len(text)
         except Exception as error:  # of any library
-            fix = "pass the model's own, or a tokenizers.Tokenizer"
-            raise ConfigError(f"tokenizer={name}: must have encode and decode ({first_line(error)}); {fix}") from error
+            rule = f"must be a tokenizers.Tokenizer or have encode and decode ({first_line(error)})"
+            raise ConfigError(f"tokenizer={name}: {rule}; for instance Tokenizer.from_file(PATH)") from error
         if not is_read:
             raise ConfigError(f"tokenizer={name}: does not read texts back as they are; pass a tokenizers.Tokenizer")
 

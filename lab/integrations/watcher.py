@@ -22,10 +22,13 @@ from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
 from lab.core.types import IntArray
 from lab.counts import COUNTED, PositionCounts
+from lab.data.encoding import inside_text
 from lab.integrations import layout, retrieval
 from lab.integrations.counter import LOG, Counter
+from lab.integrations.coverage import Coverage, check_attention, read_coverage
+from lab.integrations.experiment import Experiment
 from lab.integrations.hook import Hook
-from lab.integrations.layout import Received
+from lab.integrations.layout import Names, Received
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
 
@@ -42,15 +45,23 @@ class Watcher:
         *,
         window: int,
         input: str = "input_ids",
+        positions: str | None = None,
+        targets: str | None = None,
+        boundaries: str | None = None,
+        mask: str | None = None,
+        sliding_window: int | None = None,
+        attention_chunk_size: int | None = None,
         logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
         demand_every: int = 1,
     ) -> None:
         """Register the hook.
 
-        `window` is the longest row in tokens. `input` names the argument of token ids. `logits` finds the logits,
-        (B, T, vocabulary), in the output. `haystack` is the text in which probes hide numbers; default: generated text.
-        g is counted in every `demand_every`-th forward.
+        `window` is the longest row in tokens. `input` names the argument of token ids; `positions`, `targets` (of each
+        token the next one), `boundaries` and `mask` name those that state the layout. Default: the names that
+        lab.integrations.layout lists. `sliding_window` and `attention_chunk_size` are in tokens; default: those of the
+        model's config. `logits` finds the logits, (B, T, vocabulary), in the output. `haystack` is the text in which
+        probes hide numbers; default: generated text. g is counted in every `demand_every`-th forward.
 
         Raises: ConfigError, DataError.
         """
@@ -62,13 +73,23 @@ class Watcher:
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
-        if input not in self.parameters and not takes_any:
-            names = ", ".join(self.parameters)
-            raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
+        given = {"positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
+        for option, name in {"input": input, **given}.items():
+            if name is not None and name not in self.parameters and not takes_any:
+                names = ", ".join(self.parameters)
+                raise ConfigError(f"{option}={name}: is no argument of the model's forward; use one of: {names}")
+        self.names: Names = layout.NAMES | {role: (name,) for role, name in given.items() if name is not None}
+        if tokenizer is not None:
+            inside_text(retrieval.read_tokenizer(tokenizer))
+        check_attention(self.inner)
+        coverage = read_coverage(getattr(self.inner, "config", getattr(self.inner, "cfg", None)))
+        if sliding_window or attention_chunk_size:
+            coverage = Coverage(sliding_window, attention_chunk_size)
+        self.experiment = Experiment(input, self.names, logits, coverage.is_hybrid)
         self.demand_every = demand_every
         self.take_logits, self.haystack = logits, haystack
-        self.restored, self.counter = PositionCounts(window), Counter(window)
-        self.forwards = 0
+        self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
+        self.forwards = self.forwards_in_eval = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
@@ -76,20 +97,30 @@ class Watcher:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
-        if self.inner is None or not (self.inner.training and torch.is_grad_enabled()):
+        if self.model is None or self.inner is None or not torch.is_grad_enabled():
             return
+        if not self.inner.training:
+            self.forwards_in_eval += 1
+            if self.forwards_in_eval == 100:
+                rule = "100 forwards with gradients are not counted in eval mode"
+                self.counter.note(ConfigError(f"model.training=False: {rule}; call model.train() to train"))
+            return
+        self.forwards_in_eval = 0
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
-            config = getattr(self.inner, "config", None)
-            received = layout.read_arguments(arguments.get(self.input), arguments, config)
-            if not self.is_repeated(received.tokens):
+            if not self.is_repeated(arguments.get(self.input)):
+                divides = self.experiment.examine(self.model, self.inner, args, kwargs)
+                received = layout.read_arguments(self.input, arguments, self.names)
+                received.divides = divides
                 self.enqueue(received, arguments)
         # Any error: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
 
-    def is_repeated(self, tokens: Tensor) -> bool:
+    def is_repeated(self, tokens: Any) -> bool:
         """Return whether activation checkpointing runs a counted forward again."""
+        if not isinstance(tokens, Tensor):
+            return False
         # It does so within the backward, on the same tensor. torch.utils.checkpoint reads the same private number.
         key = tokens.data_ptr(), tokens.numel()
         is_in_backward = torch._C._current_graph_task_id() != -1
@@ -102,10 +133,8 @@ class Watcher:
         """Copy the arguments to the host for the thread."""
         is_on_gpu = received.tokens.is_cuda
         if self.forwards % self.demand_every == 0 and not self.counter.is_behind:
-            targets = arguments.get("targets", arguments.get("shift_labels"))
-            received.is_shifted = targets is not None
-            if targets is None:
-                targets = arguments.get("labels")
+            name, targets = layout.find("targets", arguments, self.names)
+            received.is_shifted = name != "labels"
             if targets is not None:
                 received.targets = torch.atleast_2d(targets)
         else:

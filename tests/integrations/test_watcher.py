@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import lab
 from lab.core.errors import DataError, LabError
 from lab.data.preparation import shard_folder
+from lab.model.config import LayersConfig
 from lab.model.decoder import Decoder, DecoderConfig
 from tests import opened
 from tests.evidence import brute
@@ -59,9 +60,10 @@ LAYOUTS = {  # arguments, which rows, and the tokens that are padding
 
 
 def f_of_attention(model, ids, arguments):
-    """Count the pairs that the model gives a weight to, by the difference of their ids, without padding queries."""
+    """Count the pairs to which the layer of most pairs gives a weight, by the difference of ids, without padding."""
     with torch.no_grad():
-        weights = model(ids, **arguments, output_attentions=True).attentions[0][:, 0]
+        layers = model(ids, **arguments, output_attentions=True).attentions
+    weights = max((layer[:, 0] for layer in layers if layer is not None), key=lambda layer: int((layer > 0).sum()))
     mask = arguments.get("attention_mask")
     is_query = torch.ones_like(ids).bool() if mask is None or mask.dim() == 4 else mask.bool()
     positions = arguments.get("position_ids", torch.arange(T)[None]).expand(len(ids), T)
@@ -88,10 +90,71 @@ def test_f_is_that_of_the_attention_weights(model, layout):
     assert watch.incomplete is None
 
 
+LOCAL = {  # windows and chunks of 4 tokens, in models of 3 layers
+    **{name: {} for name in ("mistral", "starcoder2", "phi3", "cohere2", "olmo3", "gemma2", "gemma3_text")},
+    "llama4_text": {"num_local_experts": 2},
+    "gpt_oss": {"num_local_experts": 2, "num_experts_per_tok": 1},
+    "recurrent_gemma": {"attention_window_size": 4, "lru_width": 16},
+    "gpt_neo": {"num_layers": 3, "window_size": 4, "attention_types": [[["local"], 3]]},
+    "modernbert-decoder": {
+        "local_attention": 8,
+        "global_attn_every_n_layers": 4,
+        "layer_types": ["sliding_attention"] * 3,
+    },
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
+    "qwen3": {"use_sliding_window": True, "max_window_layers": 1},
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_f_and_g_of_windows_and_chunks_are_those_of_the_attention_weights(name):
+    torch.manual_seed(0)
+    sizes = SIZES | {"num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": VOCABULARY}
+    sizes |= {"sliding_window": 4, "attention_chunk_size": 4}
+    special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    config = transformers.AutoConfig.for_model(name, **sizes, **special, **LOCAL[name], use_cache=False)
+    local = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for layout in ("plain", "left padding", "restarts", "mask of blocks"):
+        arguments, rows = LAYOUTS[layout]
+        if name in ("gpt_neo", "gpt_oss") and layout == "restarts":
+            continue  # documents see each other
+        watch = lab.watch(local, window=WINDOW)
+        ids = tokens(3, rows)
+        expected = f_of_attention(local.eval(), ids, arguments)
+        local.train()(ids, **arguments)
+        assert watch.frequency().tolist() == expected.tolist(), layout
+        assert watch.incomplete is None
+        if layout == "plain":
+            targets = nn.functional.pad(ids[:, 1:], (0, 1), value=brute.IGNORE).flatten().tolist()
+            lengths = [4] * (2 * T // 4) if name.startswith("llama4") else [T, T]
+            demand = g_by_definition(ids.flatten().tolist(), targets, lengths)
+            if not expected[4]:
+                demand[5:] = [0] * (WINDOW - 5)  # the token 4 before a target is 3 before the one that predicts it
+            assert watch.demand().tolist() == demand
+
+
+def test_windows_of_models_without_a_config_and_of_the_labs_own():
+    ids = tokens(rows=1)
+    own = Decoder(DecoderConfig(vocab_size=VOCABULARY, **opened.SIZES)).train()
+    layers = LayersConfig(pattern=("window", "nope"), window=4)
+    mixed = Decoder(DecoderConfig(vocab_size=VOCABULARY, **(opened.SIZES | {"n_layers": 2}), layers=layers)).train()
+    for model, option, f in (
+        (own, {"sliding_window": 4}, [12, 11, 10, 9, 0]),
+        (own, {"attention_chunk_size": 5}, [12, 9, 6, 4, 2]),
+        (mixed, {}, [12, 11, 10, 9, 0]),
+    ):
+        watch = lab.watch(model, window=WINDOW, input="tokens", **option)
+        model(ids)
+        assert watch.frequency()[:5].tolist() == f
+        watch.close()
+
+
+PACKED = {"cu_seq_lens_q": torch.tensor([0, 3, 10, 12]), "cu_seq_lens_k": torch.tensor([0, 3, 10, 12])}
+
+
 def test_packed_rows_by_their_boundaries(model):
     watch = lab.watch(model, window=WINDOW)
-    boundaries = torch.tensor([0, 3, 10, 12], dtype=torch.int32)
-    model(tokens(rows=1), cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries, max_length_q=7, max_length_k=7)
+    model(tokens(rows=1), position_ids=RESTARTS, **PACKED, max_length_q=7, max_length_k=7)
     assert watch.frequency().tolist() == [sum(max(n - i, 0) for n in (3, 7, 2)) for i in range(WINDOW)]
 
 
@@ -171,6 +234,7 @@ REFUSED = {
     "restarts under a mask": {"attention_mask": torch.ones(1, T), "position_ids": RESTARTS},
     "beyond the window": {"attention_mask": torch.ones(1, T), "position_ids": torch.arange(T)[None] * 3},
     "restarts where keys are kept": {"position_ids": RESTARTS, "use_cache": True},
+    "boundaries that the attention ignores": PACKED,
     "a mask of a cache": {"attention_mask": torch.ones(1, T + 3)},
 }
 

@@ -1,0 +1,82 @@
+"""How far the attention of a model's layers reaches: windows and chunks, from its config.
+
+A layer with a sliding window of W tokens sees the token itself and W - 1 before it; a layer with chunks of C tokens
+sees those of its chunk, counted from the first token of its document. Where layers differ, f and g are those of the
+type that sees most.
+
+    window 3, a document of 5    f = 5 4 3 0 0        chunks of 3    f = 5 3 1 0 0
+"""
+
+import re
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from lab.core.errors import ConfigError
+
+
+class Coverage(NamedTuple):
+    """The sliding window or the chunks, in tokens, of the layers that see most; None for full attention.
+
+    `is_replaced` means that a mask (B, 1, T, T) takes the place of the window, as transformers has it. `is_hybrid`
+    means that other layers are recurrent, so that they see documents before a token's own.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+    is_replaced: bool = False
+    is_hybrid: bool = False
+
+
+def read_coverage(config: object) -> Coverage:
+    """Read the types of layers as configs of transformers, litgpt and the lab's decoder state them.
+
+    Raises: ConfigError for layers without attention.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> config = SimpleNamespace(layer_types=["sliding_attention", "linear_attention"], sliding_window=8)
+        >>> read_coverage(config).window
+        8
+    """
+    settings = getattr(config, "text_config", config)  # of a model that reads images too
+    layers = getattr(settings, "layers", None)  # of the lab's own decoder
+
+    def first(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(settings, name, None))), None)
+
+    types = getattr(layers, "pattern", None) or first("layer_types", "attention_layers", "sliding_window_indices")
+    window = getattr(layers, "window", None) or first("sliding_window", "sliding_window_size", "window_size")
+    chunk = first("attention_chunk_size")
+    if types is None or getattr(settings, "model_type", None) == "minimax":
+        # Moshi states a window that its layers do not use.
+        is_used = getattr(settings, "use_sliding_window", True) and getattr(settings, "model_type", None) != "moshi"
+        has_window = is_used and first("sliding_window")
+        types = ["sliding" if has_window else "chunked" if chunk else "full"]
+    names = [str(name) for name in types]
+    is_recurrent = [re.search("linear|conv|mamba|hybrid", name) is not None for name in names]
+    # Layers without attention, and those without positions in the lab's own decoder, reach no distance.
+    reaching = [name for name in names if not re.search("linear|conv|mamba|moe|mlp|nope", name)]
+    if not reaching and layers is None:
+        raise ConfigError(f"model.config.layer_types={names[0]}: has no attention layers; use a model that has some")
+    is_window = all(re.search("sliding|local|window|1", name) for name in reaching)
+    is_chunk = all("chunk" in name for name in reaching)
+    is_replaced = hasattr(settings, "_attn_implementation") and not hasattr(settings, "attention_layers")
+    return Coverage(window if is_window else None, chunk if is_chunk else None, is_replaced, any(is_recurrent))
+
+
+def check_attention(model: nn.Module) -> None:
+    """Reject models of which it is known that they have no causal attention.
+
+    Raises: ConfigError.
+    """
+    name, config = type(model).__name__, getattr(model, "config", None)
+    modules = [type(module).__name__ for module in model.modules()]
+    is_attention = re.compile("(?<!rwkv)(?<!rwkvself)att(entio)?n|mha", re.IGNORECASE)
+    is_recurrent = re.compile("[mb]amba|rwkv|lstm|gru|retention", re.IGNORECASE)
+    if any(map(is_recurrent.search, modules)) and not any(map(is_attention.search, modules)):
+        raise ConfigError(f"model={name}: has no attention layers, so that no distances are attended")
+    settings = getattr(config, "text_config", config)
+    has_tokens = not hasattr(settings, "model_type") or hasattr(settings, "vocab_size")  # transformers' own names
+    if getattr(config, "is_encoder_decoder", False) or not has_tokens:
+        raise ConfigError(f"model={name}: must be a causal language model of rows of tokens, without an encoder")
