@@ -16,7 +16,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 # What a page says, and what a model of this size has.
 TINY = {"window=2048": "window=96", "step % 1000": "step % 2", "[1024": "[48", "every_steps=500": "every_steps=2"}
 TINY |= {"tests=64": "tests=2", "...  # your": "steps()  # your", "42 * 1024": "42", "window=128": "window=8"}
-CALLS = {"README.md": 1, "docs/integrations.md": 2, "docs/extension.md": 1}
+TINY |= {'"window": 2048, "tests": 64': '"window": 96, "tests": 2', 'device="cuda"': 'device="cpu"'}
+CALLS = {"README.md": 1, "docs/integrations.md": 3, "docs/extension.md": 1}
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def reader(bpe, tmp_path):
     folder = tmp_path / "Llama-3.1-8B"
     model.save_pretrained(folder)
     bpe.save(str(folder / "tokenizer.json"))
+    (tmp_path / "essays.txt").write_text("The sky is blue and the grass is green. " * 200)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ids = torch.randint(5, 60, (4, 2, 96), generator=torch.Generator().manual_seed(0))
     loader = [{"input_ids": rows, "labels": rows} for rows in ids]
@@ -61,4 +63,5 @@ def test_the_blocks_of_a_page_run(page, reader, monkeypatch, capsys):
         # four forwards of two rows of 96 tokens, each a document: 96 - i pairs at a distance of i
         assert reader["watch"].frequency().tolist() == [8 * (96 - i) for i in range(96)]
         assert reader["table"].attrs["reach"] is None or reader["table"].attrs["reach"] > 0
+        assert reader["results"]["results"]["lab_reach"]["score@24,none"] >= 0
         assert any("ReachCallback" in type(one).__name__ for one in reader["trainer"].callbacks)

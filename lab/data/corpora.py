@@ -188,7 +188,7 @@ def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
     Raises: DataError, also for a column that no row of the file has.
     """
     row: Row = {}
-    found = {None}  # the columns that some row has
+    found: set[str | None] = {None}  # the columns that some row has
 
     def find(column: str) -> Any:
         with suppress(KeyError, TypeError):
