@@ -67,6 +67,7 @@ class RulerOptions(ChatOptions):
     """Checkpoints of a run folder to average over, the newest ones; default: MODEL itself."""
 
     def rules(self) -> list[str]:
+        """Reject tasks that do not exist, and those named without their file."""
         unknown = [name for name in self.tasks or () if name not in TASKS]
         errors = [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in unknown]
         for name, option in self.without_file.items():

@@ -93,6 +93,10 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
 
 
 def check_held_out(config: DataConfig) -> None:
+    """Reject a corpus without a held-out document, by its shards or, before they exist, by its texts.
+
+    Raises: ConfigError.
+    """
     documents = Counter[Split]()
     if is_prepared(config):
         documents.update(summarise(shard_folder(config)).documents)
