@@ -22,6 +22,9 @@ from lab.train import agreement, run
 agreement.SHARED_S, agreement.NETWORK, agreement.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
 """
 OTHER_TORCH = "own = agreement.versions()\nagreement.versions = lambda: own | {'torch': '2.0.1'}"
+OTHER_KERNEL = "from lab.model.attention import backends\nbackends.choose = lambda *_: ('reference', 'planted')"
+OTHER_FLASH = "from lab.train import starting\nstarting.current_flash_attention_impl = lambda: 'FA3'"
+COMPILES = "from lab.model import devices\ndevices.choose_compile = lambda *_: (True, 'planted')"
 PLANTED = "def failing(start):\n    raise MemoryError('planted')\nrun.assemble = failing"
 
 
@@ -33,6 +36,9 @@ def place(tmp_path_factory):
     shutil.copytree(ROOT / "lab", place / "clone" / "lab")
     with (place / "clone" / "lab" / "masks.py").open("a") as file:
         file.write("# older\n")
+    package = place / "clone" / "flash_attn_3-3.0.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: flash_attn_3\nVersion: 3.0.0\n")
     other = place.with_name("other")
     shutil.copytree(place / "shards", other / "shards")
     (manifest,) = other.glob("shards/*/task-*/manifest.json")
@@ -64,6 +70,10 @@ CASES = {
     "print_config": ({}, ("--print_config",), f"--print_config=True: {HERE} "),
     "code": ({"code": "agreement.ROOT = Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
     "package": ({"code": OTHER_TORCH}, (), f"torch=2.0.1: {HERE} "),
+    "installed": ({"code": "import sys\nsys.path.append('CLONE')"}, (), f"flash-attn-3=3.0.0: {HERE} "),
+    "kernel": ({"code": OTHER_KERNEL}, (), f"train.backend=reference (planted): {HERE} {{}}has, sdpa ({{}}); "),
+    "flash": ({"code": OTHER_FLASH}, (), f"flash attention=FA3 ({{}}): {HERE} {{}}has, torch's own ({{}}); "),
+    "compiler": ({"code": COMPILES}, (), f"train.compile=yes (planted): {HERE} {{}}has, no (on a CPU {{}}); "),
     "shards": ({"second": "other"}, (), f"data.folder/task-00000/{{}}.bin=SHA-256 {'0' * 12}: {HERE} "),
     "folder": ({"second": "apart"}, (), f"run.folder={{}}: {{}} of {HERE} "),
     "network": ({"GLOO_SOCKET_IFNAME": "none9"}, (), f"GLOO_SOCKET_IFNAME=none9: {HERE} "),

@@ -42,7 +42,7 @@ NETWORKS = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every node to the n
 OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
 PATHS = (".path", ".folder", ".haystack", ".selection")  # last names of settings that may differ between machines
 SHARED_S = 60.0  # NFS may take this long to show a new name to other nodes
-SAME = "start all ranks with the same settings, code, packages and shards"
+SAME = "start all ranks with the same settings, code, packages, compilers and shards"
 
 
 def gather(name: str, value: str, launch: Launch) -> list[str]:
@@ -318,18 +318,20 @@ def digest(data: bytes) -> str:
     return f"SHA-256 {hashlib.sha256(data).hexdigest()[: files.SHOWN]}"
 
 
-def compare(name: str, own: Mapping[str, str], launch: Launch) -> None:
+def compare(name: str, own: Mapping[str, str], launch: Launch, shown: Mapping[str, str] | None = None) -> None:
     """Reject ranks whose entries differ from the first rank's; the line names the first entry that does.
 
-    A rank with no entries is not compared. A collective call.
+    The line has the texts of `shown` in place of the entries. A rank without entries is not compared. A collective
+    call.
 
     Raises: ConfigError.
     """
-    first = json.loads(gather(name, json.dumps(own) if launch.is_first else "", launch)[0])
+    shown = shown or own
+    first, texts = json.loads(gather(name, json.dumps([own, shown]) if launch.is_first else "", launch)[0])
     difference: list[Any] = []  # the number of the first entry that differs, its name and this rank's value
     for number, key in enumerate([*first, *sorted(own.keys() - first.keys())]):
         if own and own.get(key) != first.get(key):
-            difference = [number, key, own.get(key, "nothing")]
+            difference = [number, key, shown.get(key, "nothing")]
             break
     # All ranks report the same line, hence each needs the differences of all. Of several, the one that is listed first
     # is named, with all ranks that have it: settings come before the code that may cause the others.
@@ -343,7 +345,7 @@ def compare(name: str, own: Mapping[str, str], launch: Launch) -> None:
     if ranks_by_difference:
         (_, key, value), ranks = min(ranks_by_difference.items())
         rule = f"{name_ranks(*ranks)} on {nodes[ranks[0]]} must have what rank 0 on {nodes[0]} has"
-        raise ConfigError(f"{key}={value}: {rule}, {first.get(key, 'nothing')}; {SAME}")
+        raise ConfigError(f"{key}={value}: {rule}, {texts.get(key, 'nothing')}; {SAME}")
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:

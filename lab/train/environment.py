@@ -23,7 +23,7 @@ from lab.probe import needles
 from lab.runs.checkpoints import READ, find_errors
 from lab.runs.folder import RunFolder, packed_counts
 
-PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
+PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "triton", "flash-attn", "flash-attn-3", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
 STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
 INT64 = 8  # bytes

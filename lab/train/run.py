@@ -44,7 +44,7 @@ from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
-from lab.train.starting import Start, check_data, find_start, own_run, start_folder
+from lab.train.starting import Start, check_data, check_kernels, find_start, own_run, start_folder
 from lab.train.state import Recipe, Stopping, TrainState
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
@@ -231,6 +231,7 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     for message in HINTS:
         warnings.filterwarnings("ignore", message=message)
     experiment = start.experiment
+    check_kernels(experiment, start.launch)
     train = experiment.train
     device = device_for(train.accelerator, "train.accelerator")
     on_gpu = device.type == "cuda"

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch.nn.attention import current_flash_attention_impl
+
 from lab.config import Experiment
 from lab.config.experiment import digest_of_run
 from lab.core import files, locks
@@ -135,6 +137,33 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     compare("data", record, launch)
 
 
+def check_kernels(experiment: Experiment, launch: Launch) -> None:
+    """Reject ranks that compute on another device or by other kernels than the first rank. A collective call.
+
+    Raises: ConfigError, PeerError.
+    """
+    choices = choose_kernels(experiment)
+    # Reasons contain messages of packages, which need not be the same on all ranks.
+    own = {name: choice for name, (choice, _) in choices.items()}
+    compare("kernels", own, launch, {name: f"{choice} ({reason})" for name, (choice, reason) in choices.items()})
+
+
+def choose_kernels(experiment: Experiment) -> dict[str, tuple[str, str]]:
+    """Choose the device and the kernels of this process, each with its reason."""
+    train = experiment.train
+    device = devices.device_for(train.accelerator, "train.accelerator")
+    backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
+    compiled, why = devices.choose_compile(train.compile, device)
+    return {
+        "train.accelerator": (device.type, devices.processor(device)),
+        "train.backend": (backend, reason),
+        "flash attention": (current_flash_attention_impl() or "torch's own", reason),
+        "train.compile": ("yes" if compiled else "no", why),
+        # A GPU compiles the loss whatever the setting.
+        "compiled loss": (str(device.type == "cuda" and devices.compiles()), "where Triton and a C compiler work"),
+    }
+
+
 def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool = False) -> None:
     """Write the files that describe the run, after the last checks; on a resume, add to them and drop later records.
 
@@ -248,15 +277,13 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
-    device = devices.device_for(train.accelerator, "train.accelerator")
-    backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
-    compiled, why = devices.choose_compile(train.compile, device)
+    choices = choose_kernels(experiment)
     start = "" if checkpoint is None else f"; continues at {checkpoint.consumed_tokens:,} tokens"
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type} in {train.precision}{start}",
-        f"attention: {backend} ({reason})",
-        f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
+        f"{train.batch_tokens:,} tokens on {choices['train.accelerator'][0]} in {train.precision}{start}",
+        "attention: {} ({})".format(*choices["train.backend"]),
+        "compiled blocks: {} ({})".format(*choices["train.compile"]),
     ]
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
