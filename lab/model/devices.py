@@ -19,6 +19,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sysconfig
 from functools import cache
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.core.errors import ConfigError
+from lab.core.launch import SIGNALS
 
 DRIVER = Path("/proc/driver/nvidia/version")
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
@@ -143,6 +145,19 @@ def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]
     if wanted is True:
         raise ConfigError(f"train.compile=true: {reason}, or use auto or false")
     return False, reason
+
+
+def inductor(graph: Any, inputs: Any) -> Any:
+    """Compile a graph by torch's inductor, in processes that outlive the signals which stop a run.
+
+    SLURM signals every process of a step. A run ends with its compiler, and inductor waits for a dead worker for ever.
+    """
+    # Processes and threads that start in the body inherit the mask. Other threads of this process still take signals.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return torch._dynamo.lookup_backend("inductor")(graph, inputs)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -113,7 +113,9 @@ def chunk_terms(
 @cache
 def compiled_terms() -> Callable[..., Any]:
     """Compile `chunk_terms` once, to store nothing between logits and gradient, where a compiler is installed."""
-    return torch.compile(chunk_terms, fullgraph=True) if devices.compiles() else chunk_terms
+    if not devices.compiles():
+        return chunk_terms
+    return torch.compile(chunk_terms, backend=devices.inductor, fullgraph=True)
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

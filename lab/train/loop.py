@@ -114,7 +114,7 @@ def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) 
 
     The names are those of a profile.
     """
-    with accumulation(parts.fabric, state, is_last=is_last):
+    with accumulation(parts.fabric, state, is_last=is_last), compilation(parts.stopping):
         with record_function("lab.forward"):
             loss = compute_loss(state, batch, stop=parts.stopping.is_asked)
         with record_function("lab.backward"):
@@ -134,6 +134,11 @@ def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> Abstrac
     # Fabric's context would also free the weights that FSDP2 gathers. And where they do not stay whole, every pack is
     # synchronised: a whole gradient would not fit either.
     return accumulating(state.decoder) if state.recipe.sharding.whole else nullcontext()
+
+
+def compilation(stopping: Stopping) -> AbstractContextManager[Any]:
+    """Return the context of a pack, in which a run that is asked to stop compiles nothing: it has to save in time."""
+    return torch.compiler.set_stance("eager_on_recompile") if stopping.is_asked else nullcontext()
 
 
 def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:

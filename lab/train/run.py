@@ -32,7 +32,7 @@ from lab.loading import decoder_builder, start_from
 from lab.model.attention.backends import choose_for
 from lab.model.attention.segments import ContextGroup
 from lab.model.decoder import Decoder, make_optimizer
-from lab.model.devices import choose_compile, device_for
+from lab.model.devices import choose_compile, device_for, inductor
 from lab.model.sharding import Sharding, build
 from lab.probe.effective_distance import build_distance_probe
 from lab.probe.reach import shown_length
@@ -267,7 +267,7 @@ def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, 
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
-    compiler = "inductor" if choose_compile(train.compile, device)[0] else None
+    compiler = inductor if choose_compile(train.compile, device)[0] else None
     backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
     make = decoder_builder(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters())

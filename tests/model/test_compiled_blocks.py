@@ -1,14 +1,18 @@
 """Compiled blocks: the same graphs for all blocks and packs, the numbers and weights' names of uncompiled ones."""
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from lab.core.errors import ConfigError
+from lab.core.launch import Launch
 from lab.core.types import IGNORE
 from lab.data.batch import to_batch
 from lab.data.packing import Pack
@@ -16,8 +20,10 @@ from lab.model.attention.kernels import CAUSAL_KERNELS
 from lab.model.config import DecoderConfig, LayersConfig
 from lab.model.devices import choose_compile, compiles
 from lab.positions import distance, frequencies
-from lab.train.loop import compute_loss
+from lab.train.loop import compute_loss, train_pack
+from lab.train.state import Stopping
 from tests.fits import load
+from tests.forked import python
 from tests.model import stand_ins
 from tests.modules import training_of
 from tests.refusals import refused
@@ -127,6 +133,41 @@ def test_windows_stay_between_two_graphs(kernels, monkeypatch):
     for batch, expected in zip(packs, wanted, strict=True):
         assert_close(outcome(compiled, batch), expected)
     assert counter.frame_count == 2
+
+
+def test_a_run_that_is_asked_to_stop_compiles_nothing(kernels):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    state, eager = training(ROPE, counter), training(ROPE)
+    fabric = SimpleNamespace(no_backward_sync=lambda _: nullcontext(), backward=Tensor.backward)
+    parts = SimpleNamespace(fabric=fabric, stopping=Stopping(Launch()))
+    for is_asked, graphs in ((True, 0), (False, 2), (True, 2)):
+        parts.stopping.is_asked = is_asked
+        for training_state in (state, eager):
+            train_pack(parts, training_state, draw(0, ()), is_last=False)
+        assert counter.frame_count == graphs
+    found, expected = ([p.grad for p in x.decoder.parameters()] for x in (state, eager))
+    assert_close(found, expected)
+
+
+WARNED = """
+import os, signal, torch
+from torch._inductor import async_compile
+from lab.model.devices import inductor
+signal.signal(signal.SIGUSR1, lambda *_: print("warned"))
+async_compile.has_triton_package = lambda: True  # for whose kernels there are workers
+torch.compile(lambda x: x + 1, backend=inductor)(torch.ones(3))
+workers = async_compile.AsyncCompile
+workers.wait_pool_ready()
+os.killpg(0, signal.SIGUSR1)  # all processes of a step, as SLURM does
+print(workers.process_pool().submit(workers._get_ready).result(timeout=60))
+"""
+
+
+@pytest.mark.slow
+def test_compile_workers_outlive_a_warning_of_all_processes():
+    done = python("-c", WARNED)
+    assert done.stdout.split() == ["warned", "ready"], done.stderr
 
 
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"
