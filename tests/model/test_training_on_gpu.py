@@ -15,15 +15,13 @@ pytest.importorskip("psutil")
 
 from safetensors.torch import load_file
 
-from benchmarks.gpu.sizes import GPU as GPU_SIZE
-from benchmarks.gpu.sizes import LARGE, TOY, Options
-from benchmarks.gpu.training import experiment_of, measure, release
+from benchmarks.gpu.training import release
+from benchmarks.on_gpu import measure_memory
 from lab.model.devices import inductor
 from lab.model.sharding import Sharding
 from lab.runs.checkpoints import candidates
-from lab.train.dry_run import measure_memory
 from lab.train.loop import compute_loss, finish_gradient, read_statistics, update
-from tests.fits import UNPROBED, command, exact_metrics, records
+from tests.fits import UNPROBED, command, exact_metrics, load, records
 from tests.forked import LIMIT_S, ROOT, python
 from tests.launching import environment, patched
 from tests.model.conftest import GPU
@@ -33,15 +31,19 @@ ON_GPU = pytest.param("gpu", marks=GPU)
 DEVICES, COMPILED = ["cpu", ON_GPU], [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU]
 STEPS = 5
 SETTINGS = (
-    *(*UNPROBED, f"--train.tokens={STEPS * 1024}", "--train.strategy=fsdp", "--train.precision=bf16"),
-    *("--model.d_model=64", "--model.n_layers=3", "--optim.warmup_steps=1"),
+    *(*UNPROBED, "--train.strategy=fsdp", "--train.precision=bf16", "--model.n_layers=3", "--optim.warmup_steps=1"),
+)
+SMALL = ("--model.d_model=64", f"--train.tokens={STEPS * 1024}")
+LARGE = (
+    *("--model.d_model=2048", "--model.d_ff=5632", "--model.vocab_size=32000", "--train.tokens=65536"),
+    *("--model.n_heads=32", "--model.n_kv_heads=4", "--train.batch_tokens=32768", "--train.micro_batch_tokens=16384"),
 )
 BF16_TOL = 1e-2  # of losses and gradient norms: the devices round to bfloat16 at other operators
 
 
-def fit(place, name, device, *options, code="", status=0, **variables):
+def fit(place, name, device, *options, sizes=SMALL, code="", status=0, **variables):
     """Train in a process of its own, on a GPU in a new interpreter, as a fork may not use CUDA; return the folder."""
-    words = command(place, name, *SETTINGS, f"--train.accelerator={device}", *options)
+    words = command(place, name, *SETTINGS, *sizes, f"--train.accelerator={device}", *options)
     words, variables = patched(words, code), environment(TORCHINDUCTOR_CACHE_DIR=str(place / "inductor"), **variables)
     if device == "cpu":
         done = python(*words[1:], env=variables)
@@ -158,13 +160,17 @@ def test_a_run_that_is_warned_while_it_compiles_or_later_resumes_as_if_it_was_no
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=BF16_TOL, atol=0)
 
 
+PEAK = """
+import atexit, torch
+atexit.register(lambda: open({!r}, "w").write(str(torch.cuda.max_memory_allocated())))
+"""
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_dry_run_estimates_the_peak_of_a_gpu(tmp_path, device):
-    """Train two layers of the large model; on a CPU, whose peak is not known, the toy of the benchmark."""
-    layers = {"model.n_layers": 2}
-    options = Options(tmp_path, TOY if device == "cpu" else GPU_SIZE)
-    found = measure(options, LARGE, layers, updates=1)
-    release()
-    estimated = measure_memory(experiment_of(options, LARGE, layers, 1)).total / 2**30
+def test_the_dry_run_estimates_the_peak_of_a_gpu(place, tmp_path, device):
+    sizes = SMALL if device == "cpu" else LARGE
+    fit(place, f"peak_{device}", device, sizes=sizes, code=PEAK.format(str(tmp_path / "peak")))
+    found = int((tmp_path / "peak").read_text())
+    estimated = measure_memory(load(*SETTINGS, *sizes, f"--train.accelerator={device}")).total
     assert estimated > 0
-    assert found["peak_gib"] == (None if device == "cpu" else pytest.approx(estimated, rel=0.1))
+    assert found == (0 if device == "cpu" else pytest.approx(estimated, rel=0.1))
