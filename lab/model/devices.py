@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.core.errors import ConfigError
-from lab.core.launch import SIGNALS
+from lab.core.startup import SIGNALS
 
 DRIVER = Path("/proc/driver/nvidia/version")
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on

@@ -16,11 +16,11 @@ pytest.importorskip("psutil")
 from safetensors.torch import load_file
 
 from benchmarks.gpu.training import release
-from benchmarks.on_gpu import measure_memory
 from lab.model.devices import inductor
 from lab.model.sharding import Sharding
 from lab.runs.checkpoints import candidates
 from lab.train.loop import compute_loss, finish_gradient, read_statistics, update
+from lab.train.memory import measure_memory
 from tests.fits import UNPROBED, command, exact_metrics, load, records
 from tests.forked import LIMIT_S, ROOT, python
 from tests.launching import environment, patched
@@ -161,8 +161,13 @@ def test_a_run_that_is_warned_while_it_compiles_or_later_resumes_as_if_it_was_no
 
 
 PEAK = """
-import atexit, torch
-atexit.register(lambda: open({!r}, "w").write(str(torch.cuda.max_memory_allocated())))
+import pathlib, torch
+from lab.train.record import Recording
+own = Recording.close
+def close(self, **options):
+    pathlib.Path({!r}).write_text(str(torch.cuda.max_memory_allocated()))
+    own(self, **options)
+Recording.close = close
 """
 
 
