@@ -10,7 +10,6 @@ find none are told apart too. Targets without evidence have a line of their own,
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
     probe-lab recall runs/cpu_demo --targets=1000
-    probe-lab recall runs/cpu_demo --evidence=asked
     probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
@@ -20,11 +19,10 @@ Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distance
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from eval.engine import command, texts
 from eval.engine.rows import columns_text, limits
@@ -33,11 +31,7 @@ from lab.core.chart import plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.schema import PathText, Tests, validated
-from lab.core.types import CONFIDENCE, IntArray, Row
-from lab.data.config import DataConfig
-from lab.data.preparation import shard_folder
-from lab.data.shards import TokenStore
-from lab.data.sidecars import label_tokens
+from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids
 from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.methods import Evidence, Repeat
@@ -95,9 +89,6 @@ class Recall(texts.OnTexts):
         documents = texts.read_documents(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        stored = None
-        if self.evidence.method == "asked" and options.text is None and model.experiment is not None:
-            stored = read_labels(model.experiment.data, self.subject.tokenizer)
         self.test = RecallTest(
             self.documents,
             self.evidence,
@@ -105,7 +96,6 @@ class Recall(texts.OnTexts):
             edges=half_octaves(window),
             most=options.targets,
             seed=options.seed,
-            stored=stored,
             device=self.subject.device,
             without=True,
         )
@@ -170,17 +160,6 @@ class Recall(texts.OnTexts):
             x_title="distance of the evidence (tokens)",
             y_title="gain (nats)",
         )
-
-
-def read_labels(data: DataConfig, tokenizer: Tokenizer) -> IntArray | None:
-    """Read the evidence that was stored for the held-out targets; None for a corpus without labels."""
-    if not data.has_labels:
-        return None
-    shards = []
-    for shard in TokenStore.open(shard_folder(data), "held_out").shards:
-        shards.append(replace(shard, tokens=label_tokens(shard, data, tokenizer)))
-    # Labels belong to targets, of which the first token of a document is none.
-    return np.concatenate([labels[1:] for labels in TokenStore(shards).documents()]).astype(np.int64)
 
 
 def read_evidence(word: str) -> Evidence:

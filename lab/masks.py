@@ -104,8 +104,6 @@ class WindowMask(Method):
             yield run.format_error("mask.method", f"does not go with {other}; leave one of them out")
         if run.data.mode != "concatenated":
             yield run.format_error("mask.method", "needs windows of several documents; set data.mode: concatenated")
-        if not is_known:
-            yield from run.order_errors("mask.method" if self.chunks is None else "mask.chunks")
 
     @property
     def is_anchored(self) -> bool:

@@ -47,9 +47,7 @@ WRONG = {
     "--plugins.0=a": 'plugins={"0": "a"}: must be a list',
 }
 JOINED = "--data.mode=concatenated"
-OF_KIND, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=kind", "--evidence.method=asked"
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
-CHUNKED = "mask.chunks=2: keeps no documents in order"
 STRING = "--position.distance.method=string --position.distance.shift=32 --position.distance.window=8"
 WINDOWED = "--model.layers.pattern=[window,part] --model.layers.fraction=0.5 --model.layers.window"
 XFORMERS = "--train.backend=xformers --train.accelerator=gpu"
@@ -76,12 +74,7 @@ WRONG |= {  # weights and evidence beside other sections
     f"{POSE.replace('200', '96')}": "skip.target_len=96: must be > data.window=96, or there is ",
     "--weights.by=evidence --weights.keep=[[0,95]]": "weights.keep=",
     "--weights.by=context --weights.keep=[[0,9]]": "weights.by=context",
-    f"{ASKED} --data.corpus.name=stdlib": "evidence.method=asked: needs the labels of data.corpus.name",
-    f"{ASKED} {JOINED} {CHUNKS}": f"{CHUNKED}, which evidence.method=asked needs",
-    f"{ASKED} {JOINED} --mask.method=anchor": "mask.method=anchor: keeps no documents in order",
-    f"{OF_KIND} --data.corpus.name=stdlib": "weights.control=kind: needs the labels of data.corpus.name",
     "--weights.by=evidence --weights.keep=[[0,9]] --weights.distance=ids": "weights.distance=ids: needs ids with gaps",
-    f"{OF_KIND} {JOINED} {CHUNKS}": f"{CHUNKED}, which weights.control=kind needs",
 }
 
 

@@ -6,14 +6,11 @@ import os
 import shutil
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from lab.core import files
-from lab.core.errors import CheckpointError, DataError
+from lab.core.errors import CheckpointError
 from lab.core.launch import find_launch
-from lab.data import sidecars
-from lab.data.module import PackedData
 from lab.runs.checkpoints import candidates
 from lab.train.run import run_experiment
 from lab.train.starting import find_start
@@ -79,28 +76,3 @@ def hash_files(words):
             return str(error)
     hashed = [call.args[0] for call in hashing.call_args_list]
     return [path.name for path in hashed if path.suffix == ".safetensors"]
-
-
-ASKED = ("--evidence.method=asked", "--weights.by=evidence", "--weights.keep=[[0,16]]")
-
-
-@pytest.mark.parametrize("change", ["permuted", "cut", "made_anew"])
-def test_other_evidence_is_refused(place, change):
-    shared = (f"--run.folder={place / change}", f"--data.folder={place / change}", *SHORT, *ASKED)
-    begin = lambda name, resume: run_experiment(load(*shared, f"--run.name={name}"), resume, "again")  # noqa: E731
-    assert begin("run", False) == 0
-    shutil.rmtree(candidates(place / change / "run" / "checkpoints")[0])  # so that something is left to train
-    (path,) = PackedData(load(*shared)).store.shards[0].folder.glob(".asked-train-*.npy")
-    shuffled = np.random.default_rng(0).permutation(np.load(path))
-    if change == "made_anew":  # as by another version of the lab, record and all
-        sidecars.save(path, shuffled)
-        with refused(f"{path.parents[1]}: holds other shards, ", error=CheckpointError):
-            begin("run", True)
-        return
-    if change == "permuted":
-        np.save(path, shuffled)
-    else:
-        path.write_bytes(path.read_bytes()[:-7])
-    for name in ("run", "new"):
-        with refused(f"{path}: has ", error=DataError):
-            begin(name, name == "run")

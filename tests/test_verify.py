@@ -34,8 +34,7 @@ def whole(prepared, tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     corpus = place / "shards" / shard_folder(prepared).name
     shutil.copytree(shard_folder(prepared), corpus, ignore=shutil.ignore_patterns(".*"))
-    for kind in ("asked", "answers", "segments"):
-        sidecars.save(corpus / f"task-00000/.{kind}-train-01234567.npy", np.arange(50))
+    sidecars.save(corpus / "task-00000/.segments-01234567.npy", np.arange(50))
     run = write_run(place / "run", prepared, vocab_size=400)
     folder = RunFolder(run)
     save_weights(folder.checkpoints, Decoder(SMALL, seed=0), AT, keep=1)

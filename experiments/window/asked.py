@@ -93,7 +93,7 @@ def read_documents(stage: str, branch: str, seed: int) -> Documents:
             distances = Repeat().distances(tokens[begin : begin + size], targets, [size])
             g += np.bincount(distances[distances > 0], minlength=window)[:window]
         starts = np.array(encoding.offsets)[:, 0]
-        for rank, (start, end, source) in enumerate(corpus.copies(index, answers=True), start=1):
+        for rank, (start, end, source) in enumerate(corpus.copies(index), start=1):
             # The last token before an answer predicts it, as in the one-number test.
             last, needle = np.searchsorted(starts, [start, source - (end - start)]) - [1, 0]
             if last // window == needle // window:

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from lab.core.schema import PathText, Section, non_defaults, to_json, validated
 from lab.core.yaml import flatten, format_yaml
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
-from lab.evidence.methods import Asked, Repeat
+from lab.evidence.methods import Repeat
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
@@ -99,12 +98,6 @@ class Experiment(Section):
             if isinstance(section := getattr(self, item.name), Section):
                 yield from section.joint_rules(self)
 
-    def order_errors(self, name: str) -> Iterator[str]:
-        """Reject a setting that shuffles documents if data that is stored per token needs their order."""
-        for needs in self.stored.values():
-            rule = f"keeps no documents in order, which {needs}={attrgetter(needs)(self)} needs"
-            yield self.format_error(name, f"{rule}; leave one out")
-
     @property
     def bands(self) -> str | None:
         """The setting by which attention runs in bands, if any."""
@@ -145,16 +138,6 @@ class Experiment(Section):
     def reads_token_types(self) -> bool:
         """Whether samples are made of sentences with impactful tokens."""
         return getattr(self.skip, "by_types", False)
-
-    @property
-    def stored(self) -> dict[str, str]:
-        """The types of numbers that the run reads next to the shards, and the settings that need them."""
-        kinds = {}
-        if isinstance(self.evidence, Asked):
-            kinds["asked"] = "evidence.method"
-        if self.weights is not None and self.weights.control == "kind":
-            kinds["answers"] = "weights.control"
-        return kinds
 
     @property
     def reach(self) -> int:

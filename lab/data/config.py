@@ -225,11 +225,6 @@ class DataConfig(Section):
         return isinstance(self.corpus, Synthetic | Stdlib)
 
     @property
-    def has_labels(self) -> bool:
-        """Whether the documents' generator can label what their tokens copy."""
-        return isinstance(self.corpus, Synthetic) and self.upsample is None
-
-    @property
     def sample_documents(self) -> int:
         """Documents that a BPE is trained on, the first ones; the standard library's are short."""
         return 8000 if isinstance(self.corpus, Stdlib) else 3000

@@ -26,7 +26,6 @@ from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types, sentence_ends
 from lab.data.shards import TokenStore, task_name
-from lab.data.sidecars import label_tokens, open_sidecar, read_entry, sidecar_path, store_sidecar
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
 
@@ -78,11 +77,6 @@ class PackedData:
             return
         prepare_missing(self.config, check)
         index_documents(shard_folder(self.config), self.segment_window())
-        for kind in self.experiment.stored:
-            tokenizer = load_tokenizer(shard_folder(self.config))
-            label = partial(label_tokens, config=self.config, tokenizer=tokenizer, answers=kind == "answers")
-            store_sidecar(self.store, kind, label)
-        self.open_sidecars(hashes=True)
         self.is_prepared = True
 
     def segment_window(self) -> int:
@@ -96,16 +90,6 @@ class PackedData:
     def store(self) -> TokenStore:
         return TokenStore.open(shard_folder(self.config), "train")
 
-    def open_sidecars(self, *, hashes: bool = False) -> dict[str, TokenStore]:
-        """Open the sidecars that the run reads, by kind, and compare their sizes, or their `hashes`, with the records.
-
-        Raises: DataError.
-        """
-        opened = {}
-        for kind, setting in self.experiment.stored.items():
-            opened[kind] = open_sidecar(self.store, kind, setting, hashes=hashes)
-        return opened
-
     def list_files(self) -> dict[str, FileEntry]:
         """List the files that training reads, by their names in the folder of shards.
 
@@ -117,24 +101,16 @@ class PackedData:
             files[TOKENIZER], shards = listed
             for task, entries in enumerate(shards):
                 files |= {f"{task_name(task)}/{name}": entry for name, entry in entries.items()}
-        for kind in self.experiment.stored:
-            for shard in self.store.shards:
-                path = sidecar_path(shard, kind)
-                files[f"{shard.folder.name}/{path.name}"] = read_entry(path)
         return files
 
     def digest(self) -> str:
-        """Hash what training reads: tokenizer, shards in order, and sidecars, from their manifests.
+        """Hash what training reads: tokenizer and shards in order, from their manifests.
 
         Raises: DataError.
         """
-        sidecars = {}
-        for kind in self.experiment.stored:
-            sidecars[kind] = [read_entry(sidecar_path(shard, kind)) for shard in self.store.shards]
-        # checkpoints contain this digest: its form, a digest in a digest, stays as it is
+        # checkpoints contain this digest: its form, a digest next to sidecars that are gone, stays as it is
         files = list_data(shard_folder(self.config))
-        read = [None if files is None else hash_json(files), sidecars]
-        return hash_json(read)
+        return hash_json([None if files is None else hash_json(files), {}])
 
     @cached_property
     def segments(self) -> SegmentIndex:
@@ -172,7 +148,6 @@ class PackedData:
             arrangement=build_arrangement(config, experiment.mask),
             evidence=experiment.evidence,
             weights=experiment.weights,
-            sidecars=self.open_sidecars(),
         )
         if config.schedule is not None:
             after = partial(config.schedule.block, config.window)

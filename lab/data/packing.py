@@ -10,7 +10,7 @@ No segment is cut or dropped. A stream's state is the number of its packs, the n
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,10 +40,10 @@ class Pack:
     run. `anchors` contains the index of each run's anchor, -1 for none; it is None without anchors. `selected` counts,
     if sentences are selected, the runs, those without an impactful sentence, and those shorter than the budget.
     `distances` are the targets' evidence distances, None without a method. `weights` is true for the scored targets
-    that have a loss; None if all have. `stored` are the targets' numbers from sidecars, by kind.
+    that have a loss; None if all have. `n_bytes` are the targets' bytes in the original text, if the shards have them.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64, `stored` float64 and `weights` bool as `tokens`; `state` int64
+    id 0; `distances` int64, `n_bytes` float64 and `weights` bool as `tokens`; `state` int64
         (2 + look_ahead,) of the stream after this pack.
     """
 
@@ -57,7 +57,7 @@ class Pack:
     selected: tuple[int, int, int] | None = None
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
-    stored: Mapping[str, np.ndarray] = field(default_factory=dict)
+    n_bytes: np.ndarray | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -75,7 +75,7 @@ class PackSettings:
     sentence_ends: BoolArray | None = None  # of a skip that needs sentences
     selection: Selection | None = None
     evidence: Evidence | None = None
-    sidecars: Mapping[str, TokenStore] = field(default_factory=dict)
+    bytes: TokenStore | None = None  # of each token, read for the targets
     weights: ByEvidence | None = None
     block: Callable[[int], int] | None = None  # packs of the stream so far -> tokens of a block of the window
 
@@ -192,18 +192,17 @@ class PackStream:
             n_unmatched = sum(not run.matched for run in runs)
             n_short = sum(len(run.tokens) < settings.selection.budget for run in runs)
             pack.selected = len(runs), n_unmatched, n_short
-        if settings.sidecars:
-            pack.stored = {kind: self._stored(numbers, segments) for kind, numbers in settings.sidecars.items()}
+        if settings.bytes is not None:
+            pack.n_bytes = self._target_bytes(settings.bytes, segments)
         if settings.evidence is not None:
-            stored_distances = pack.stored.get(settings.evidence.method)
-            pack.distances = settings.evidence.distances(pack.tokens, pack.targets, pack.lengths, stored_distances)
+            pack.distances = settings.evidence.distances(pack.tokens, pack.targets, pack.lengths)
         if settings.weights is not None:
             generator = np.random.default_rng([settings.seed, samples[0], OF_WEIGHTS])
             pack.weights = weigh_by_evidence(settings.weights, pack, generator)
         return pack
 
-    def _stored(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
-        """Read the numbers of the targets of segments, end to end."""
+    def _target_bytes(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
+        """Read the bytes of the targets of segments, end to end."""
         row = np.zeros(self.settings.pack_tokens)
         begin = 0
         for start, length, _ in segments:
@@ -256,10 +255,7 @@ def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Gene
     distances = pack.distances
     if weights.distance == "ids" and pack.position_ids is not None:
         distances = in_ids(distances, pack.position_ids)
-    answers = None
-    if weights.control == "kind":
-        answers = pack.stored["answers"] != 0
-    return scored & ~weights.dropped(distances, scored, generator, answers)
+    return scored & ~weights.dropped(distances, scored, generator)
 
 
 @dataclass(frozen=True, eq=False)

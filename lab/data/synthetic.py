@@ -15,7 +15,7 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
@@ -44,7 +44,7 @@ NEEDLE_TOKENS = 8  # of a needle without its number's digits: a word, a stop or 
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
 BREAK = "\n\n"  # between sections
-Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for a text that is never copied
+Piece = tuple[str, str | None]  # a text, and the number that it states or answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +86,25 @@ class Synthetic(Section):
     def document(self, index: int) -> str:
         return "".join(text for text, _ in self.pieces(index))
 
-    def copies(self, index: int, answers: bool = False) -> Iterator[tuple[int, int, int]]:
-        """Yield the start and end of each copy in document `index`, and the end of the copied piece, in characters.
+    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the start and end of each answer in document `index`, and the end of the number that it copies.
 
-        A copy has an earlier piece of the same origin in its section, and copies the latest of them; the space before
-        it is included. With `answers`, only copies that answer a question.
+        Units: characters. The number is the latest one in the section that is equal.
         """
-        ends: dict[Hashable, int] = {}  # of the latest piece of each origin
+        ends: dict[str, int] = {}  # of the latest copy of each number
         end = 0
-        for text, origin in self.pieces(index):
+        for text, number in self.pieces(index):
             end += len(text)
             if text == BREAK:
                 ends.clear()
-            # the origin of an answer is its number, a str; that of a sampled word is an int
-            if origin in ends and (isinstance(origin, str) or not answers):
-                yield end - len(text), end, ends[origin]
-            if origin is not None:
-                ends[origin] = end
+            if number is None:
+                continue
+            if number in ends:
+                yield end - len(text), end, ends[number]
+            ends[number] = end
 
     def pieces(self, index: int) -> Iterator[Piece]:
-        """Generate document `index`: sections of at most `section_tokens`, which end in a full stop.
-
-        Copies are words of repeated phrases and of quotes, and numbers in answers.
-        """
+        """Generate document `index`: sections of at most `section_tokens`, which end in a full stop."""
         rng = np.random.default_rng([self.seed, index])
         length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
         n_sections = max(1, math.ceil(length / self.section_tokens))
@@ -163,11 +159,10 @@ class Synthetic(Section):
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
         """Generate filler sentences of about `n_tokens` words and stops together.
 
-        Each is its words, with a leading space, and a stop. A sampled word is an origin of its own.
+        Each is its words, with a leading space, and a stop.
         """
         text: list[Piece] = []  # all words so far, from which quotes are taken
         phrases: list[list[Piece]] = []
-        origins = itertools.count()
         out: list[list[Piece]] = []
         left = n_tokens
         while left > 1:
@@ -185,7 +180,7 @@ class Synthetic(Section):
                         words = lexicon(self.words)[rng.integers(0, self.words, n_words)].tolist()
                         for index in np.flatnonzero(rng.random(n_words) < self.number_prob):
                             words[index] = sample_numbers(rng, 1, self.digits)[0]
-                        phrase = [(f" {word}", next(origins)) for word in words]
+                        phrase = [(f" {word}", None) for word in words]
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits
@@ -201,13 +196,12 @@ def join_sentences(sentences: list[list[Piece]]) -> list[Piece]:
     """Join sentences, without the space before the first."""
     pieces = list(itertools.chain.from_iterable(sentences))
     if pieces:
-        text, origin = pieces[0]
-        pieces[0] = text.lstrip(), origin
+        pieces[0] = pieces[0][0].lstrip(), None
     return pieces
 
 
 def split_numbers(text: str) -> list[Piece]:
-    """Cut a text at its numbers, each of which is its own origin.
+    """Cut a text at its numbers.
 
     Example:
         >>> split_numbers("The numbers are 12 and 34.")

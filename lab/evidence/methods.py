@@ -7,14 +7,6 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
     run        a b c a | targets b c a b        sequence   a b c a b
     distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
 
-One method is computed once for whole documents, and stored next to the shards (lab.data.sidecars).
-
-asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
-every word: a word of filler when it is sampled, a number when it is stated. A repeated phrase, a quote or an answer
-copies words. The evidence of a token of such a word is the same token in the latest earlier word of that origin, in the
-same section. Equal words that were sampled separately are no evidence of each other. These labels judge repeat and
-suffix, which see the tokens alone.
-
 repeat: an earlier copy of a block of tokens that contains the target.
 
     d(p) = min over blocks B of n tokens with p in B of the least d >= 1 so that the sequence has B at d places earlier
@@ -37,20 +29,19 @@ token before the nearer copy matches, two before the other one, so that d = 7.
 
 Source: induction heads copy what followed an earlier copy of the tokens at hand; arXiv:2511.05743 takes the loss off
 the tokens that they predict. Which copy counts where there are several is the choice of this lab: the longest match.
-`least` is 1 by default, which agrees best with the labels of the generated corpus (docs/methods.md).
+`least` is 1 by default, which agrees best with what the generated corpus copies (docs/methods.md).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from lab.core.errors import ConfigError
 from lab.core.schema import Method
 from lab.core.types import IGNORE, IntArray
 
@@ -104,21 +95,12 @@ def in_ids(distances: IntArray, ids: IntArray) -> IntArray:
 class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""
 
-    def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: np.typing.NDArray[Any] | None = None
-    ) -> IntArray:
+    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
         """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
-
-        Distances that are `stored` are kept where they lie within the run.
 
         Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
         """
         out = np.zeros(len(tokens), dtype=np.int64)
-        if stored is not None:
-            # The farthest evidence within a run is its first token: a document that was cut into several runs has
-            # stored distances into an earlier one.
-            out[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
-            return np.where(stored <= out, stored, 0).astype(np.int64)
         laid = Sequences.of(tokens, targets, lengths)
         out[: len(laid.targets)] = self.nearest_copy(laid)[laid.targets]
         return out
@@ -126,29 +108,6 @@ class Evidence(Method):
     @abstractmethod
     def nearest_copy(self, laid: Sequences) -> IntArray:
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
-
-
-UNLABELLED = "needs the labels of data.corpus.name: synthetic, not upsampled"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked(Evidence):
-    """The word that a generated corpus copied."""
-
-    method: Literal["asked"] = "asked"
-
-    def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject a corpus without labels."""
-        if not run.data.has_labels:
-            yield run.format_error("evidence.method", f"{UNLABELLED}; use repeat or suffix")
-
-    def nearest_copy(self, laid: Sequences) -> IntArray:
-        """Find nothing: distances are stored for training tokens alone.
-
-        Raises: ConfigError.
-        """
-        rule = "is stored for training tokens alone, and these are others"
-        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ same number of targets, or of all if a pack has fewer:
 
     none     those chosen
     near     random ones whose evidence is nearer than that of any outside distance
-    kind     as near, with the same number of digits of answers, by the corpus's own labels
     random   random ones of all scored targets, wherever their evidence is, or without any
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
@@ -24,7 +23,6 @@ from annotated_types import Gt, Le
 
 from lab.core.schema import Section
 from lab.core.types import IntArray
-from lab.evidence.methods import UNLABELLED
 
 Flags = np.typing.NDArray[np.bool_]
 
@@ -41,9 +39,8 @@ class ByEvidence(Section):
     """Unit of the distances: tokens, or position ids, which have gaps."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the targets outside that lose their loss."""
-    control: Literal["none", "near", "kind", "random"] = "none"
-    """Targets that lose it: those outside, the same number of random nearer ones, nearer ones with the same number of
-    answers, or random ones of all."""
+    control: Literal["none", "near", "random"] = "none"
+    """Targets that lose it: those outside, the same number of random nearer ones, or the same number of all."""
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
@@ -54,11 +51,11 @@ class ByEvidence(Section):
             )
         elif (lows[1:] <= highs[:-1]).any():
             yield self.format_error("keep", "must be intervals that rise and do not overlap; join or sort them")
-        elif self.control in ("near", "kind") and highs[0] < 1:
+        elif self.control == "near" and highs[0] < 1:
             yield self.format_error("control", "needs nearer targets; raise the end of the first interval of keep")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject intervals that exclude nothing, distances in ids without gaps, and a corpus without labels."""
+        """Reject intervals that exclude nothing, and distances in ids without gaps."""
         farthest = run.data.window
         if self.distance == "ids":
             farthest = run.reach
@@ -66,8 +63,6 @@ class ByEvidence(Section):
             yield run.format_error("weights.keep", f"must leave out distances below {farthest}; lower its end")
         if self.distance == "ids" and run.skip is None:
             yield run.format_error("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
-        if self.control == "kind" and not run.data.has_labels:
-            yield run.format_error("weights.control", f"{UNLABELLED}; use near")
 
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""
@@ -76,14 +71,10 @@ class ByEvidence(Section):
             outside &= (distances < low) | (distances > high)
         return outside
 
-    def dropped(
-        self, distances: IntArray, scored: Flags, generator: np.random.Generator, answers: Flags | None = None
-    ) -> Flags:
+    def dropped(self, distances: IntArray, scored: Flags, generator: np.random.Generator) -> Flags:
         """Choose the targets of a pack that lose their loss.
 
-        `answers` are the digits of answers, for control: kind.
-
-        Shapes: evidence distances int64 (tokens,), scored (tokens,), answers (tokens,) -> (tokens,).
+        Shapes: evidence distances int64 (tokens,), scored (tokens,) -> (tokens,).
         """
         out = np.zeros(len(distances), dtype=np.bool_)
         places = np.flatnonzero(scored & self.outside(distances))
@@ -92,10 +83,7 @@ class ByEvidence(Section):
         low, high = self.keep[0]
         # A distance of 0 is no evidence, even if the first interval begins there.
         nearer = scored & (distances >= max(low, 1)) & (distances <= high)
-        if self.control == "kind":
-            assert answers is not None, "read from the sidecar file of the shards"
-            places = sample_matched(places, answers, nearer, generator)
-        elif self.control == "near":
+        if self.control == "near":
             places = sample(nearer, len(places), generator)
         elif self.control == "random":
             places = sample(scored, len(places), generator)
@@ -106,9 +94,3 @@ class ByEvidence(Section):
 def sample(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
     others = np.flatnonzero(eligible)
     return generator.choice(others, min(number, len(others)), replace=False)
-
-
-def sample_matched(places: IntArray, answers: Flags, nearer: Flags, generator: np.random.Generator) -> IntArray:
-    """Sample the same number of nearer indices as `places` has, with the same number of answers."""
-    asked = sample(nearer & answers, int(answers[places].sum()), generator)
-    return np.append(asked, sample(nearer & ~answers, len(places) - len(asked), generator))

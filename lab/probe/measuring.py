@@ -143,15 +143,21 @@ class HeldOutLoss:
         segments = index_segments(store, "natural", data.window)
         n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
         settings = PackSettings(
-            store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead
+            store=store,
+            segments=segments,
+            pack_tokens=pack_tokens,
+            seed=0,
+            look_ahead=data.look_ahead,
+            bytes=store.bytes,
         )
-        if store.bytes is not None:
-            settings.sidecars = {"bytes": store.bytes}
         packs = list(islice(PackStream(settings), n_packs))
         # Of the scored tokens of all ranks, in the original text: decoded text may have other bytes.
         self.n_bytes: int | None = None
         if store.bytes is not None:
-            self.n_bytes = sum(int(pack.stored["bytes"][pack.targets >= 0].sum()) for pack in packs)
+            self.n_bytes = 0
+            for pack in packs:
+                assert pack.n_bytes is not None, "the shards have bytes"
+                self.n_bytes += int(pack.n_bytes[pack.targets >= 0].sum())
         self.packs = packs[rank::world_size]
         self.device = device
         self.buckets = data.window.bit_length() + 1

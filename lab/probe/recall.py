@@ -64,8 +64,7 @@ class RecallTest:
     """Samples targets from documents, scores them with both contexts, and averages the scores.
 
     `edges` are the first distances of the bins, rising from 2 or more; the last bin ends at the window. At most `most`
-    targets are sampled of each. `without` adds a last bin, of targets without evidence. `stored` are the distances
-    of a stored method, of all tokens of the documents but their first ones.
+    targets are sampled of each. `without` adds a last bin, of targets without evidence.
     """
 
     documents: Iterable[np.typing.NDArray[Any]]
@@ -76,7 +75,6 @@ class RecallTest:
     seed: int = 0
     device: torch.device | str = "cpu"
     without: bool = False
-    stored: IntArray | None = None
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
@@ -100,7 +98,7 @@ class RecallTest:
         self.shares = [0.0] * len(self.bins)
         if not self.pieces:
             return
-        distances = self.evidence.distances(np.concatenate(tokens), np.concatenate(targets), lengths, self.stored)
+        distances = self.evidence.distances(np.concatenate(tokens), np.concatenate(targets), lengths)
         table = np.stack([np.repeat(np.arange(len(lengths)), lengths), np.concatenate(places), distances], axis=1)
         generator = np.random.default_rng(self.seed)
         for number, (low, high) in enumerate(self.bins):

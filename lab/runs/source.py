@@ -37,19 +37,20 @@ WITHOUT_EFFECT = {
     "gate": False,
     "softmax": None,
 }  # removed settings of the model, as most runs have them
-REMOVED = {  # settings of earlier runs on which their results depend
-    "model.norm=post",
-    "model.norm=sandwich",
-    "model.gate=True",
-    "model.softmax.method=scalable",
-    "model.softmax.method=temperature",
-    "model.softmax.method=sink",
-    "weights.by=context",
-    "weights.control=loss",
-    "evidence.method=gain",
-    "data.corpus.name=mqar",
+REMOVED = {  # settings of earlier runs on which their results depend, with the last commit that has them
+    "model.norm=post": "0385f271",
+    "model.norm=sandwich": "0385f271",
+    "model.gate=True": "0385f271",
+    "model.softmax.method=scalable": "0385f271",
+    "model.softmax.method=temperature": "0385f271",
+    "model.softmax.method=sink": "0385f271",
+    "weights.by=context": "0385f271",
+    "weights.control=loss": "0385f271",
+    "weights.control=kind": "806a6455",
+    "evidence.method=gain": "0385f271",
+    "evidence.method=asked": "806a6455",
+    "data.corpus.name=mqar": "0385f271",
 }
-LAST_COMMIT = "0385f271"  # that has the removed settings
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,8 @@ def read_run_config(path: Path) -> dict[str, Any]:
         if name in model and model[name] == without_effect:
             del model[name]
     for name, value in flatten(values).items():
-        if f"{name}={value}" in REMOVED:
-            raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {LAST_COMMIT}")
+        if (commit := REMOVED.get(f"{name}={value}")) is not None:
+            raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {commit}")
     return values
 
 

@@ -25,7 +25,6 @@ from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import end_of_document, load_tokenizer
-from lab.evidence.methods import Asked, Repeat
 from lab.model.decoder import Decoder
 from lab.model.devices import processor
 from lab.model.sharding import allocate, fill
@@ -69,9 +68,7 @@ class Probing:
                 world_size=self.launch.world_size,
                 device=state.device,
             )
-            # The method `asked` reads labels that are stored with training tokens only. Held-out text has none.
-            evidence = self.experiment.evidence
-            recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, state.device)
+            recall = held_out_recall(data, self.experiment.evidence, state.device)
         probe = make_needle_probe(self.experiment, state.device)
         self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
         # Only the first rank is sure to read the latest records: other nodes may see an older file for a while.

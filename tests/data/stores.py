@@ -42,7 +42,7 @@ def stream_over(store, segments, stream=0, state=None, **settings):
 def module_of(data, *, micro_batch_tokens, seed=1, n_streams=1, token_types=None, **settings):
     """Build the data module of a run with these settings."""
     train = SimpleNamespace(micro_batch_tokens=micro_batch_tokens, n_packs=n_streams, context_parallel=1)
-    values = {"mask": Causal(), **dict.fromkeys(("skip", "evidence", "weights")), "stored": {}, **settings}
+    values = {"mask": Causal(), **dict.fromkeys(("skip", "evidence", "weights")), **settings}
     return PackedData(SimpleNamespace(data=data, run=SimpleNamespace(seed=seed), train=train, **values), token_types)
 
 

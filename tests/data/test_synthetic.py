@@ -6,6 +6,13 @@ import pytest
 from lab.data.config import Synthetic
 
 ASKED = re.compile(r"What are the magic numbers mentioned in the provided text\? The numbers are [0-9, and]+\.")
+DOCUMENT = """One of the magic numbers is 16. bilep 35 pemop fuluf bilep bilep 35 pemop fuluf bilep bilep 35.
+
+What are the magic numbers mentioned in the provided text? The numbers are 16.
+
+One of the magic numbers is 82. zegat libid fuluf 31. sukag 34 47 libid zegat libid fuluf.
+
+What are the magic numbers mentioned in the provided text? The numbers are 82."""
 
 
 @pytest.mark.parametrize(
@@ -29,6 +36,17 @@ def test_only_the_last_section_asks_and_each_seed_has_documents_of_its_own():
     assert all(ASKED.search(document).end() == len(document) for document in last)
     assert not {*last} & {*other}
     assert not any(document.startswith("There is") for document in last), "the first section asks nothing"
+
+
+def test_answers_worked_by_hand():
+    lengths = {"median_tokens": 70, "log_std": 0.3, "section_tokens": 60}
+    corpus = Synthetic(words=8, digits=2, quote_prob=0.4, number_prob=0.2, repeat_prob=0.5, **lengths)
+    text = corpus.document(49)
+    assert text == DOCUMENT
+    copies = [*corpus.copies(49)]
+    assert [text[begin:end] for begin, end, _ in copies] == ["16", "82"]
+    assert [text[:earlier].split()[-1] for _, _, earlier in copies] == ["16", "82"]
+    assert [text[:earlier].count("The numbers are") for _, _, earlier in copies] == [0, 1], "each in its own section"
 
 
 def numbers_and_answers(**settings):

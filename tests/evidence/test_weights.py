@@ -11,8 +11,8 @@ DISTANCES = np.array([0, 2, 3, 1, 0, 3, 9, 5, 40])
 SCORED = np.array([True, True, True, True, True, True, True, False, True])
 
 
-def dropped(seed=0, distances=DISTANCES, scored=SCORED, answers=None, **settings):
-    return ByEvidence(**settings).dropped(distances, scored, np.random.default_rng(seed), answers)
+def dropped(seed=0, distances=DISTANCES, scored=SCORED, **settings):
+    return ByEvidence(**settings).dropped(distances, scored, np.random.default_rng(seed))
 
 
 def test_those_outside_are_dropped_without_those_that_have_no_evidence_or_score():
@@ -50,22 +50,6 @@ def test_intervals_that_are_empty_fall_or_overlap_are_refused(keep):
         ByEvidence(keep=keep)
 
 
-@pytest.mark.parametrize("control", ["near", "kind"])
-def test_a_control_without_nearer_targets_is_refused(control):
-    with refused(f"control={control}", error=ConfigError):
-        ByEvidence(keep=((0, 0),), control=control)
-
-
-@pytest.mark.parametrize(("answers", "near"), [([2, 3, 4], 2), ([0, 1, 2], 1), ([4, 5], 0)], ids=["both", "few", "no"])
-def test_a_control_of_equal_kind_draws_as_many_answers(answers, near):
-    """Targets 2, 6 and 8 lie outside; of the nearer ones 1, 3, 4, 5 and 7 as many answers are drawn, as there are."""
-    distances = np.array([0, 1, 9, 2, 3, 1, 9, 2, 9])
-    scored, digits = np.ones(9, dtype=bool), np.isin(np.arange(9), answers)
-    often = np.zeros(9)
-    for seed in range(200):
-        chosen = dropped(seed, distances, scored, keep=((0, 3),), control="kind", answers=digits)
-        assert chosen.sum() == 3
-        assert (chosen & digits).sum() == (1 if 2 in answers else 0)
-        often += chosen
-    assert set(np.flatnonzero(often)) <= {1, 3, 4, 5, 7}
-    assert np.count_nonzero(often[answers]) == near
+def test_a_control_without_nearer_targets_is_refused():
+    with refused("control=near", error=ConfigError):
+        ByEvidence(keep=((0, 0),), control="near")
