@@ -20,7 +20,7 @@ Nearer distances that fail are named as dips (lab/probe/reach.py):
 With --prompts the accuracy is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a
 limit of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
 
-All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
+All methods of --distance get the same tests. A name alone takes the parameters of lab/positions/resolution.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every

@@ -17,8 +17,8 @@ failures lie (Table 4; eval/engine/depths.py has the definitions):
     probe-lab probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
-(Table 1). Their settings are those of eval/engine/methods.py, or parameters after a colon. McNemar's exact test judges
-the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
+(Table 1). Their settings are those of lab/positions/resolution.py, or parameters after a colon. McNemar's exact test
+judges the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
     probe-lab probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     probe-lab probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64

@@ -34,8 +34,8 @@ from lab.model.huggingface.rope import name_ignored
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
+from lab.positions.resolution import resolve
 from lab.positions.rope import Plain
-from lab.positions.string import paper_parameters
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, check_files, open_checkpoint, rejecting
 from lab.runs.recovery import read_state
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, find_tokenizer, is_hub_id
@@ -169,8 +169,9 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     values = nest(overrides)
     # STRING's shift and window follow from the folder's training length, which its dataclass does not know.
     chosen = part(values, "position")
-    if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
-        chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}
+    if part(chosen, "distance").get("method") == "string":
+        train_len = settings["max_position_embeddings"]
+        chosen["distance"] = {**resolve("string", train_len, train_len), **chosen["distance"]}
     position = validated(Replaced, values).position
     return position.frequency if "frequency" in chosen else None, position.distance
 

@@ -1,29 +1,7 @@
-"""The settings at which methods are compared: all follow from the training length L and the length T of the tests.
+"""Position methods by words of a command line: NAME, or NAME:parameter=value,parameter=value.
 
-arXiv:2410.18745, section 4.2 (Baselines, Table 1), tests every method at T = L. The methods that extrapolate are
-set as if the training length were two thirds of L, so that the test is 3/2 as long:
-
-    L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
-
-Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper lacks, L' is
-two thirds of the test's length, and the true training length at most. From there on methods extrapolate for real:
-
-    L' = min(L, floor(2/3 T)),   factor = 3/2 for T <= 3/2 L,  else T / L                           (T > L)
-
-    rope         the model's own frequencies, plain distance
-    ntk          NTK-aware, factor
-    yarn         YaRN, factor, train_len = L'
-    rerope       w = L'/4, logits times the log-n factor of L' (the released code's results: 1024 of 4096, log n always)
-    self_extend  w = L'/4 (Jin et al. 2024: 512 of Phi-2's 2048), G the smallest that keeps positions within L':
-                 w + (T - w) / G <= L'
-    dca          pretraining window c = L', chunk 3c/4 and local window c - s, the defaults of its own paper
-    string       S = ceil(L/3), the least of the paper's L/3 <= S <= L/2, and W = 128, S // 2 where that is less (the
-                 paper has W = 128 and W >= 32, far below S)
-
-Everything else is as the model has it: ntk and yarn take the place of its frequencies at its theta, the others keep
-its frequencies.
-
-A word of --distance or --frequency is NAME, which takes these parameters, or NAME:parameter=value,parameter=value.
+A name alone takes the parameters of lab.positions.resolution; so do those of STRING that a word omits. Everything else
+is as the model has it: ntk and yarn take the place of its frequencies at its theta, the others keep its frequencies.
 """
 
 import glob
@@ -41,7 +19,8 @@ from lab.core.arguments import parse_method
 from lab.core.errors import CheckpointError, ConfigError, abbreviate, look_up
 from lab.data.text_files import expand_pattern
 from lab.model.huggingface.config import model_settings
-from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
+from lab.positions import Distance, Frequencies, distance, frequencies, methods
+from lab.positions.resolution import assumed_len, resolve
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
@@ -78,34 +57,16 @@ def setting(word: str, train_len: int, length: int) -> Setting:
     Units: tokens.
     Raises: ConfigError for an unknown method, or a parameter that is not name=value.
     Example:
-        >>> setting("string", 2048, 2048).parameters
-        {'shift': 683, 'window': 128}
         >>> setting("self_extend", 192, 192).parameters, setting("self_extend", 192, 192).assumed_len
         ({'group': 2, 'window': 32}, 128)
         >>> setting("string:window=8", 192, 192).parameters
         {'shift': 64, 'window': 8}
     """
     named = parse_method(word, "--distance")
-    method = named.pop("method")
-    # Tests shorter than the training length keep the settings of those as long as it.
-    target = max(train_len, length)
-    assumed = min(train_len, max(1, 2 * target // 3))
-    factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
-    quarter = assumed // 4
-    chunk = max(1, 3 * assumed // 4)
-    group = -(-(target - quarter) // (assumed - quarter))  # the smallest with w + (T - w) / G <= L'
-    derived: dict[str, dict[str, Any]] = {
-        "rope": {},
-        "ntk": {"factor": factor},
-        "yarn": {"factor": factor, "train_len": assumed},
-        "rerope": {"window": quarter, "log_n": max(2, assumed)},
-        "self_extend": {"group": group, "window": quarter},
-        "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
-        "string": string.paper_parameters(train_len),
-    }
-    parameters = {**look_up(derived, method, "--distance"), **named}
-    assumed_len = named.get("train_len", train_len if method in ("rope", "string") else assumed)
-    return Setting(method, assumed_len, parameters, word)
+    method = look_up({name: name for name in METHODS}, named.pop("method"), "--distance")
+    assumed = train_len if method in ("rope", "string") else assumed_len(length, train_len)
+    parameters = {**resolve(method, length, train_len), **named}
+    return Setting(method, named.get("train_len", assumed), parameters, word)
 
 
 @contextmanager
@@ -127,10 +88,13 @@ def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: 
     Raises: ConfigError.
     """
     named = parse_method(word, f"--{kind}")
-    # Derived settings are a set that belongs together: one given parameter turns all of them off.
-    if len(named) > 1 or named["method"] not in DERIVED[kind]:
+    method = named["method"]
+    # Derived settings are a set that belongs together: one given parameter turns all of them off, but for STRING's,
+    # which configs may omit one by one.
+    if (len(named) > 1 and method != "string") or method not in DERIVED[kind]:
         return named
-    return {**named, **setting(named["method"], train_len(), length or train_len()).parameters}
+    window = train_len()
+    return {**resolve(method, length or window, window), **named}
 
 
 def read_distance(word: str, train_len: int, length: int) -> Distance:

@@ -10,8 +10,9 @@ Tasks, tags and groups are the harness's, or those of the YAML files in a folder
     probe-lab harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
     probe-lab harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
 
-Where --distance names no parameters, string, dca, self_extend and rerope take those of eval/engine/methods.py, from
-the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what differs.
+Where --distance names no parameters, string, dca, self_extend and rerope take those of lab/positions/resolution.py,
+from the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what
+differs.
 Answers are greedy; tasks that sample are rejected. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table. harness.jsonl gets a line for each task, metric and filter. The 95% interval of a number is exact where

@@ -22,7 +22,7 @@ from lab.core.schema import TAGS
 from lab.core.yaml import flatten, part, read_yaml
 from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
-from lab.positions.string import paper_parameters
+from lab.positions.resolution import resolve
 from lab.probe.config import STEP, STEPS
 from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
 
@@ -232,5 +232,5 @@ def derive(settings: dict[str, Any], name: str) -> None:
         return
     if settings.get("probe", {}) is not None:  # null turns probes off
         section(settings, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
-    if distance.get("method") == "string" and "shift" not in distance:
-        distance.update({**paper_parameters(window), **distance})
+    if distance.get("method") == "string":
+        distance.update({**resolve("string", window, window), **distance})

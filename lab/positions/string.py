@@ -28,19 +28,6 @@ RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2
 WINDOW = 128  # W of all models in the paper
 
 
-def paper_parameters(train_len: int) -> dict[str, int]:
-    """Return the paper's parameters for a training length, S = ceil(L/3) and W = 128; S // 2 where that is less.
-
-    The released code takes int(0.33 L), which is below the paper's least.
-
-    Example:
-        >>> paper_parameters(131_072), paper_parameters(192)
-        ({'shift': 43691, 'window': 128}, {'shift': 64, 'window': 32})
-    """
-    shift = -(-train_len // 3)
-    return {"shift": shift, "window": min(WINDOW, shift // 2)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class String(Distance):
     """STRING's parameters."""
@@ -49,9 +36,9 @@ class String(Distance):
     beyond_training: ClassVar[bool] = False
     method: Literal["string"] = "string"
     shift: Positive
-    """Shift S in tokens, by the paper L/3 <= S <= L/2 for the training length L; a config may omit L/3."""
+    """Shift S in tokens, by the paper L/3 <= S <= L/2 for the training length L. Default: L/3."""
     window: NonNegative = WINDOW
-    """Local window W in tokens; the paper uses 128 and allows W >= 32, far below S."""
+    """Local window W in tokens; the paper uses 128 and allows W >= 32, far below S. Default: at most L/6."""
     released_scaling: bool = False
     """Whether logits are scaled as the authors' code does, by (0.1 ln 2 + 1)^2."""
 

@@ -8,12 +8,14 @@ import pytest
 from scipy.stats import beta
 
 import eval.engine.subject
-from eval.engine.methods import METHODS, setting
+from eval.engine.methods import METHODS, read_distance, setting
 from eval.engine.statistics import holm
 from eval.probe import main
-from lab.loading import open_model
+from lab.config import load_experiment
+from lab.loading import open_model, replaced_methods
 from tests.eval.answering import Reader
 from tests.eval.commands import rows_named, runner
+from tests.forked import ROOT
 
 
 def settings_of(length, train_len):
@@ -46,6 +48,22 @@ def test_beyond_the_training_length_methods_extrapolate_from_the_true_one():
     assert settings_of(336, 192)["self_extend"].parameters == {"group": 2, "window": 48}, "w + (T - w)/G is 192"
     assert settings_of(288, 192)["yarn"].parameters == {"factor": 1.5, "train_len": 192}
     assert settings_of(289, 192)["yarn"].parameters == {"factor": 289 / 192, "train_len": 192}
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [({}, (64, 32)), ({"window": 8}, (64, 8)), ({"shift": 66}, (66, 32)), ({"shift": 9, "window": 4}, (9, 4))],
+    ids=["nothing", "window", "shift", "both"],
+)
+def test_what_is_not_stated_of_string_is_the_same_everywhere(stated, expected):
+    """L = 192: S = L/3 = 64 and W = 64 // 2, less than 128; in a config, for a folder, and in words of two commands."""
+    word = "string" + ":" * bool(stated) + ",".join(f"{name}={value}" for name, value in stated.items())
+    overrides = {f"position.distance.{name}": value for name, value in {"method": "string", **stated}.items()}
+    config = load_experiment(ROOT / "configs/cpu_test.yaml", {"data.window": 192, **overrides}).position.distance
+    _, folder = replaced_methods({"max_position_embeddings": 192}, overrides)
+    compared = setting(word, 192, 192).parameters
+    assert (config.shift, config.window) == (compared["shift"], compared["window"]) == expected
+    assert config == folder == read_distance(word, 192, 192)
 
 
 def test_holm_by_hand_and_by_its_definition():
