@@ -41,10 +41,10 @@ LARGE = (
 BF16_TOL = 1e-2  # of losses and gradient norms: the devices round to bfloat16 at other operators
 
 
-def fit(place, name, device, *options, sizes=SMALL, code="", status=0, **variables):
+def fit(place, name, device, *options, sizes=SMALL, code="", status=0):
     """Train in a process of its own, on a GPU in a new interpreter, as a fork may not use CUDA; return the folder."""
     words = command(place, name, *SETTINGS, *sizes, f"--train.accelerator={device}", *options)
-    words, variables = patched(words, code), environment(TORCHINDUCTOR_CACHE_DIR=str(place / "inductor"), **variables)
+    words, variables = patched(words, code), environment(TORCHINDUCTOR_CACHE_DIR=str(place / "inductor"))
     if device == "cpu":
         done = python(*words[1:], env=variables)
     else:
@@ -138,19 +138,18 @@ def warned(*arguments, **options):
     return own(*arguments, **options)
 loop.compute_loss = warned
 """
-COMPILER = """#!/bin/sh
-case "$*" in *trial.so*) ;; *) kill -USR1 0 ;; esac  # but for the trial before the run begins
-exec g++ "$@"
-"""
+COMPILER = '#!/bin/sh\nkill -USR1 0\nexec g++ "$@"\n'
 
 
 @pytest.mark.parametrize("device", COMPILED)
 def test_a_run_that_is_warned_while_it_compiles_or_later_resumes_as_if_it_was_not(place, tmp_path, device):
-    (tmp_path / "compiler").write_text(COMPILER)
-    (tmp_path / "compiler").chmod(0o755)
-    warning = {"CXX": str(tmp_path / "compiler")} if device == "cpu" else {"code": WARNED}
+    compiler, code = tmp_path / "compiler", WARNED
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    if device == "cpu":
+        code = f"from torch._inductor import config\nconfig.cpp.cxx = (None, {str(compiler)!r})"
     compiled = "--train.compile=true", "--train.micro_batch_tokens=256"
-    run = fit(place, f"warned_{device}", device, *compiled, status=75, **warning)
+    run = fit(place, f"warned_{device}", device, *compiled, code=code, status=75)
     assert 0 < len(records(run)) < STEPS
     fit(place, run.name, device, *compiled, "--resume")
     whole = fit(place, f"whole_{device}", device, *compiled)
