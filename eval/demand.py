@@ -28,8 +28,9 @@ import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import EvaluationSpec, Request, run
-from eval.engine.rows import Result, to_text
+from eval.engine.text import Result, to_text
 from lab import config
+from lab.analysis import run as analysis
 from lab.core import command, launch, schema
 from lab.core.arguments import read_options, settings_lines
 from lab.core.chart import plot_rows
@@ -39,7 +40,7 @@ from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
 from lab.data.batch import to_batch
-from lab.runs import analysis, source
+from lab.runs import source
 from lab.train.record import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise

@@ -5,8 +5,9 @@
 Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
 window (lab/probe/effective_distance.py). A row has the retrieval accuracy with exact limits, the mean log-probability
 of the right number and f, how often training saw the relative position that the method gives to the distance. Reach is
-the largest distance at which the accuracy is at least the threshold. It is a range if tests are too few for a number.
-Nearer distances that fail are named as dips (lab/probe/reach.py):
+the largest distance at which the accuracy is at least the threshold. It is a range if tests are too few for a number,
+and not determined if fewer than half of the distances up to it pass. Nearer distances that fail are named as dips
+(lab/probe/reach.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -23,30 +24,27 @@ limit of distance from one of the prompt's length. Reach is that of one prompt l
 All methods of --distance get the same tests. A name alone takes the parameters of lab/positions/resolution.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
 
-Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every
-finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
+Prints a table for each method. Writes distance-NAME-HASH.jsonl, a file for each method and prompt length: a line for
+each distance, one for reach, and every finished test. After Ctrl-C (exit status 75) or a crash the same command
+continues.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from eval.engine import command, methods, needles, run
-from eval.engine.rows import columns_text, limits, pivot, short_hash, to_text
+from eval.engine.text import columns_text, limits, pivot, to_text
 from lab.core.chart import Rule, layer, plot_rows, vconcat
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, Share, Tests
 from lab.core.types import CONFIDENCE, Row
-from lab.counts import SavedCounts
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import LengthResult
 from lab.probe.measuring import reach_record
-from lab.probe.reach import fit_reach, shown_length
-from lab.runs.arms import classify_reach
+from lab.probe.reach import classify_reach, fit_reach, shown_length
 from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
@@ -73,6 +71,7 @@ class FoundByDistance(run.Measure):
     kind = "distance"
     options: DistanceOptions
     spec = command.EvaluationSpec(options=DistanceOptions, several=True, replaces=False)
+    named_by = ("metric", "distance", "n", "threshold", "first_distance", "last_distance")
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
@@ -124,40 +123,32 @@ class FoundByDistance(run.Measure):
                 name = subject["method"]
                 self.names.append(name)
                 self.bar.name(name)
-                results, counts = self.run_tests(self.probe)
-                for result in results:
-                    yield self.probe.record(result, {**subject, "metric": "found_by_distance"}, counts)
-                yield {
-                    **subject,
-                    "metric": "reach",
-                    "threshold": config.threshold,
-                    "confidence": CONFIDENCE,
-                    "n": config.distance_tests,
-                    **reach_record(results, config.threshold, counts),
-                }
+                results, rows = self.run_tests(self.probe, {**subject, "metric": "found_by_distance"})
+                yield from rows
                 for probe in self.others:
-                    about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
-                    other_results, other_counts = self.run_tests(probe)
-                    for result in other_results:
-                        yield probe.record(result, about, other_counts)
+                    yield from self.run_tests(probe, {**subject, "metric": "found_by_prompt", "prompt": probe.window})[
+                        1
+                    ]
                 for result, share in zip(*fit_reach(results, config.threshold), strict=True):
                     self.fits.append({"distance": result.length, "score": share, "method": name})
 
-    def run_tests(self, probe: DistanceProbe) -> tuple[list[LengthResult], SavedCounts | None]:
-        """Run the tests that are not finished; return all results, and f by the distances of the method."""
+    def run_tests(self, probe: DistanceProbe, about: Row) -> tuple[list[LengthResult], list[Row]]:
+        """Run the tests of a prompt length that are not finished; return all results, and store and return their rows.
+
+        Reach is that of the window's prompts.
+        """
+        config = probe.config
         first = probe.case(probe.reachable[0], 0)
+        # f is that of the relative position that the method gives to a distance.
         counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
         tests = {"tests": "one number", **probe.describe_tests()}
-        finished = self.open_finished(tests, first, probe.config.distance_tests, "distance")
-        return list(probe.run(self.subject, worker=finished)), counts
-
-    @property
-    def path(self) -> Path:
-        """The file of the rows, named by methods, distances and options."""
-        # Device and batch change no result: the same command on another machine has the same file.
-        options = {**asdict(self.options), "device": "auto", "batch": None}
-        digest = short_hash(json.dumps([self.names, self.probe.distances, options]))
-        return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
+        finished = self.open_tests(tests, first, config.distance_tests, "distance")
+        results = list(probe.run(self.subject, worker=finished))
+        rows = [probe.record(result, about, counts) for result in results]
+        if probe is self.probe:
+            reach = {"threshold": config.threshold, "confidence": CONFIDENCE, "n": config.distance_tests}
+            rows.append({**about, "metric": "reach", **reach, **reach_record(results, config.threshold, counts)})
+        return results, finished.add(rows)
 
     def title(self) -> str:
         config = self.probe.config
@@ -253,10 +244,16 @@ def reach_line(row: Row) -> str:
         'reach <20 to 64.0 at threshold 0.8: these tests show no number'
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 20})
         'no reach at threshold 0.8: fails at 20 tokens already; docs/install.md, "If it does not work", has reasons'
+        >>> reach_line({**row, "reach": None, "reach_low": 120.0, "reach_high": None, "best_distance": 168})
+        'reach not determined at threshold 0.8: fewer than half of the distances pass; best at 168 tokens'
     """
     first = row["first_distance"]
     at = f"at threshold {row['threshold']:g}"
     high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+    if row.get("best_distance"):
+        return (
+            f"reach not determined {at}: fewer than half of the distances pass; best at {row['best_distance']:,} tokens"
+        )
     if row["reach"] is None and row["reach_high"] == first:
         return f"no reach {at}: fails at {first:,} tokens already; {WHY}"
     if row["reach"] is None:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from eval.engine import command, subject, texts
-from eval.engine.rows import pivot, to_text
+from eval.engine.text import pivot, to_text
 from lab.core import chart, schema
 from lab.core.command import Bar, start
 from lab.core.types import Row

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
 from eval.engine.lengths import SLIMPAJAMA, read_lengths
-from eval.engine.rows import Result, columns_text
+from eval.engine.text import Result, columns_text
 from lab.core import command, schema
 from lab.core.types import FloatArray, Row
 from lab.data.config import Mode

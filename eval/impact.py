@@ -28,8 +28,8 @@ from tokenizers import Tokenizer
 
 from eval.engine.command import EvaluationSpec, Request, run
 from eval.engine.impactful import BoolArray, choose, label_tokens, mark, tally, token_texts
-from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
+from eval.engine.text import Result, to_text
 from eval.engine.texts import NO_CORPUS, sample_texts
 from lab.core.chart import plot_rows, save
 from lab.core.command import NOTHING_WRITTEN, Bar, start
@@ -110,7 +110,7 @@ def analyse(request: Request) -> Result:
         save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
     starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
     table = types.drop(columns="label").set_index(starred.rename("type"))
-    return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
+    return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], [folder / RESULT], picture)
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:

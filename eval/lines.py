@@ -19,8 +19,8 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table. Adds a line for each length to lines.jsonl once it is known. A second call continues from there.
-lines-cases/ holds every test. The picture shows all that was measured with the same tests.
+Prints a table. Adds a line for each test and for each length to lines-NAME-HASH.jsonl. A second call continues from
+there. The picture shows all that was measured with the same tests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ import numpy as np
 from eval.engine import answers, cases, command, run, subject
 from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit
 from eval.engine.random_words import Distinct, draw_pair
-from eval.engine.rows import limits
+from eval.engine.text import limits
 from lab.core.command import start
 from lab.core.schema import Length, Tests
 from lab.core.types import Row
@@ -134,7 +134,7 @@ class LineRetrieval(run.Measure):
         }
         for length in self.lengths:
             row = {**shared, "asked": length}
-            yield run.Cell(row, self.options.tests, length, f"{length:,} tokens", f"length-{length}")
+            yield run.Cell(row, self.options.tests, length, f"{length:,} tokens")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with all lines that fit."""

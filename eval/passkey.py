@@ -26,8 +26,8 @@ filler before the number. Three things differ from the released scripts. The key
 or word more of filler allows (theirs counts letters). The first number of the answer must be the key (theirs compares
 the first tokens).
 
-Prints a table. Adds a line for each cell to passkey.jsonl once it is known. A second call continues from there.
-passkey-cases/ holds every test with its key and answer. The picture, one for each subject and protocol, is next to it.
+Prints a table. Adds a line for each test, with its key and answer, and for each cell to passkey-NAME-HASH.jsonl. A
+second call continues from there. The picture, one for each subject and protocol, is next to it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -43,8 +42,8 @@ from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
 from eval.engine.random_words import draw_number
-from eval.engine.rows import pivot, to_text
 from eval.engine.subject import SUBJECT
+from eval.engine.text import pivot, to_text
 from eval.engine.texts import read_text
 from lab.core.chart import plot_rows
 from lab.core.command import start
@@ -181,7 +180,7 @@ class Passkey(run.Measure):
                 depth = number / (self.options.depths - 1)
                 row = {**shared, "length": length, "depth": depth}
                 name = f"{length:,} tokens at {depth:.0%}"
-                yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
+                yield run.Cell(row, self.options.tests, length, name)
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Test one cell, a length and depth, and return its row and the row of each test."""
@@ -220,11 +219,6 @@ class Passkey(run.Measure):
             y_title="depth of the number in the filler",
             rules=self.window_between(row["length"] for row in rows),
         )
-
-    def picture(self, rows: Sequence[Row]) -> Path:
-        """Name the picture by all but length and depth."""
-        digest = self.results.digest({**rows[0], "length": None, "depth": None})
-        return self.path.with_name(f"passkey-{digest}.png")
 
 
 main = Passkey.main

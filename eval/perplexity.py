@@ -36,10 +36,10 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, EvaluationSpec
 from eval.engine.methods import report_as_options
-from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, doublings
+from eval.engine.text import limits
 from eval.engine.texts import Document, hash_documents, read_documents
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
@@ -200,7 +200,7 @@ class Perplexity(Measure):
                 "seed": self.options.seed,
             }
             count = sum(len(list(cut(len(ids), context, self.stride))) for ids in self.documents)
-            yield Cell(row, count, context, f"{context:,} tokens", str(context))
+            yield Cell(row, count, context, f"{context:,} tokens")
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""

@@ -39,7 +39,7 @@ from annotated_types import Ge, Le
 from eval.engine import command
 from eval.engine.lengths import natural_lengths
 from eval.engine.matrix import compute_cells, format_matrix, format_number, list_values
-from eval.engine.rows import Result, to_text
+from eval.engine.text import Result, to_text
 from lab import skip
 from lab.core import chart, schema
 from lab.core.arguments import parse_method, read_options, settings_lines

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from eval.engine import command, subject, texts
-from eval.engine.rows import pivot, to_text
+from eval.engine.text import pivot, to_text
 from lab.core.chart import hconcat, plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError

@@ -23,21 +23,19 @@ judges the difference to rope, corrected for the number of methods (Holm); an as
     probe-lab probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     probe-lab probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
-Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (results/probe-NAME for another
-model). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses
-them. Results are next to it: probe-TOKENS-HASH/ (FOLDER itself with -o) with probes.jsonl and cases/ as training writes
-them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
+Results and every finished test are in probe-NAME-HASH.jsonl, in FOLDER or eval/ of the run (results/probe-NAME for
+another model), a file for each method and prompt. After Ctrl-C (exit status 75) or a crash the same command continues,
+and one for more tests or lengths reuses them.
 """
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
-from eval.engine.rows import Column, Results, columns_text, limits, short_hash
+from eval.engine import answers, command, depths, methods, needles, run
+from eval.engine.text import Column, columns_text, limits, to_text
 from lab.core import chart
 from lab.core.command import start
 from lab.core.errors import ConfigError
@@ -45,14 +43,14 @@ from lab.core.types import CONFIDENCE, Row
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult
 from lab.probe.reach import to_curve
-from lab.runs.folder import RunFolder
+from lab.results import statistics
 
+BASE = "rope"  # the method that others are compared with
 OTHERS = {  # options that --by=... reads
     "length": ("step", "max_length", "threshold", "sequential", "error"),
     "depth": ("lengths", "depths"),
     "method": ("lengths", "train_len"),
 }
-ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
 
 
 class ByLength(needles.NeedleMeasure):
@@ -79,23 +77,12 @@ class ByLength(needles.NeedleMeasure):
             raise ConfigError(*errors)
         return {"length": ByLength, "depth": depths.ByDepth, "method": ByMethod}[by]
 
-    @property
-    def path(self) -> Path:
-        """The folder of the records, named by the checkpoint and the settings."""
-        model = self.subject.model
-        # The folder has one probe: other settings, methods or weights are written to a folder of their own.
-        settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
-        digest = short_hash(json.dumps(settings, sort_keys=True))
-        return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
-
-    def picture(self, rows: Sequence[Row]) -> Path:
-        return self.path / "probe.png"
-
     def rows(self) -> list[Row]:
-        """Probe length after length, and write the records that training's probe writes."""
+        """Probe length after length, and store the records that training's probe writes."""
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            for result in self.probe.run(self.subject, worker=self.finished_needles()):
+            finished = self.open_needles()
+            for result in self.probe.run(self.subject, worker=finished):
                 self.curve.append(result)
                 # A length that stopped early leaves tests that are not run. The bar counts all tests that are done.
                 bar.total -= self.config.tests - result.tests
@@ -103,16 +90,7 @@ class ByLength(needles.NeedleMeasure):
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts
         rows = [self.probe.record(result, subject, counts) for result in self.curve]
-        return [*rows, self.probe.summarize(self.curve, subject, counts)]
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Write the records and cases as training does, so that what reads a run reads this folder."""
-        folder = RunFolder(self.path)
-        folder.write_records("probes.jsonl", rows)
-        cases: list[Row] = []
-        for result in self.curve:
-            cases += result.cases
-        folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
+        return finished.add([*rows, self.probe.summarize(self.curve, subject, counts)])
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length."""
@@ -145,15 +123,13 @@ class ByLength(needles.NeedleMeasure):
 class ByMethod(needles.NeedleMeasure):
     """Position methods on the same tests (arXiv:2410.18745, Table 1), and their differences to rope."""
 
-    named_by = (*subject.SUBJECT, *ALIKE, "length", "compared_as", "train_len")
-
     def prepare(self) -> None:
         """Build the tests and the methods."""
         self.train_len = train_len = self.options.train_len or self.subject.model.train_len
         # Every method is built from the model's own frequencies, not from those of the method before it.
         self.own = self.subject.model.decoder.frequencies
         # False sorts before True: the base comes first, as the others are compared with its tests.
-        self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != statistics.BASE)
+        self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != BASE)
         self.settings: dict[int, list[methods.Setting]] = {}
         for length in sorted(self.options.lengths or [train_len]):
             self.settings[length] = [methods.setting(word, train_len, length) for word in self.words]
@@ -162,34 +138,30 @@ class ByMethod(needles.NeedleMeasure):
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
         return list(self.settings)
 
-    @property
-    def path(self) -> Path:
-        return self.folder / "methods.jsonl"
-
     def rows(self) -> list[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        self.results = Results(self.path, self.named_by)
         rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
                 base: list[bool] | None = None
                 for item in settings:
                     bar.name(f"{item.word} at {length:,} tokens")
-                    row, passed = self.run_method(item, length)
-                    if item.word == statistics.BASE:
+                    row, passed, finished = self.run_method(item, length)
+                    if item.word == BASE:
                         base = passed
                     elif base is not None:
                         row["versus_rope"] = statistics.pair(base, passed)
-                    rows.append(self.store_row(row))
+                    rows += finished.add([row])
         return rows
 
-    def run_method(self, item: methods.Setting, length: int) -> tuple[Row, list[bool]]:
-        """Run one method's tests: its row, and which tests it passes."""
+    def run_method(self, item: methods.Setting, length: int) -> tuple[Row, list[bool], answers.FinishedTests]:
+        """Run one method's tests: its row, which tests it passes, and where they are stored."""
         config = self.config
         decoder = self.subject.model.decoder
         # The tests were built before, so that every method gets the same prompts.
         decoder.frequencies, decoder.distance = item.build(self.own)
-        result = self.probe.run_at(self.subject, length, worker=self.finished_needles())
+        finished = self.open_needles()
+        result = self.probe.run_at(self.subject, length, worker=finished)
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.origin,
@@ -207,14 +179,7 @@ class ByMethod(needles.NeedleMeasure):
             "versus_rope": None,
             "seconds": result.seconds,
         }
-        return row, passed
-
-    def store_row(self, row: Row) -> Row:
-        """Add a row unless it is known, with its comparison to rope if there is one."""
-        before = self.results.find(row)
-        if before is not None and (before["versus_rope"] or row["versus_rope"] is None):
-            return before
-        return self.results.add(row)
+        return row, passed, finished
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""
@@ -224,7 +189,7 @@ class ByMethod(needles.NeedleMeasure):
     def text(self, rows: Sequence[Row]) -> str:
         lines = [self.title()]
         for length in self.lengths:
-            lines.append(statistics.methods_table([row for row in rows if row["length"] == length]))
+            lines.append(methods_table([row for row in rows if row["length"] == length]))
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
@@ -250,10 +215,37 @@ class ByMethod(needles.NeedleMeasure):
             rules=self.window_between(self.lengths),
         )
 
-    def picture(self, rows: Sequence[Row]) -> Path:
-        """Name the picture by all but what is compared in it."""
-        digest = self.results.digest({**rows[0], "length": self.lengths, "compared_as": ",".join(self.words)})
-        return self.folder / f"methods-{digest}.png"
+
+def methods_table(rows: Sequence[Row]) -> str:
+    """Write the methods of one length, with limits and differences from rope."""
+    import pandas as pd  # here, because other views start sooner without it
+
+    versus = [row["versus_rope"] or {} for row in rows]
+    adjusted = statistics.holm(pd.Series([comparison.get("p", math.nan) for comparison in versus]))
+    printed = []
+    for row, comparison, p in zip(rows, versus, adjusted, strict=True):
+        to_rope = None
+        if comparison:
+            mark = "*" if p <= statistics.LEVEL else " "
+            to_rope = f"{comparison['difference']:+.3f}{mark}"
+        printed.append(
+            {
+                "method": row["compared_as"],
+                "n": row["n"],
+                "share": row["score"],
+                f"{row['confidence']:.6g} limits": limits(row, ".3f"),
+                "to rope": to_rope,
+                "p": p,
+                "found": row["numbers_found"],
+                "settings": row["method"],
+            }
+        )
+    forms = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
+    lines = ["", f"{rows[0]['length']:,} tokens", to_text(printed, forms)]
+    if any(versus):
+        test = f"{statistics.MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)"
+        lines.append(f"* significant at {statistics.LEVEL:g}: {test}")
+    return "\n".join(lines)
 
 
 main = ByLength.main

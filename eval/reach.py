@@ -14,14 +14,8 @@ tokens, window, rotary base, and the question's longest distance in the syntheti
 since few targets or none ask for one distance. One is added to it, so that a run without any has a log. A reach at the
 end of what was tested counts as that distance or more. No reach counts as less than the first distance
 (eval/engine/regression.py). Limits are at 95%, by the jackknife over bases. A column is named and omitted if it does
-not differ, is constant in the runs of each base, follows from others, or is not in all records. Models of each column
-alone, of tokens and window, of none, and of all are compared by the log likelihood of bases, and of arms, that were
-held out of the fit.
-
-The last lines are the answer. A column has moved reach if its limits exclude 0 and it alone predicts held-out arms
-better than no column. It has not if its limits, over its whole range, are within 0.1 of 0 and it predicts them no
-better. Every other column is open, also one that depends on the constant that is added to demand, or that has fewer
-than four bases.
+not differ, is constant in the runs of each base, is collinear with others, or is not in all records. A coefficient
+whose limits exclude 0 is one that moves reach, as far as these runs can say.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
@@ -29,41 +23,33 @@ Prints the tables; -o writes their rows and the points to reach.jsonl.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
-from eval.engine.reach_points import COLUMNS, DEMAND, collect_settings, read_points
-from eval.engine.records import is_run, read_runs
-from eval.engine.regression import (
-    CONSTANT,
-    HELD,
-    SPARE,
-    Regression,
-    compare,
-    fit,
-    is_measured,
-    jackknife,
-    select_separable,
-)
-from eval.engine.rows import WIDEST, Result, to_text
-from lab.core.chart_style import BELOW, BEYOND, RUN, range_of
+from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
+from eval.engine.text import WIDEST, Result, to_text
+from lab.analysis.conditions import define_names, find_differences, label_conditions, own_settings, shorten_names
+from lab.analysis.table import Table, check_runs, is_run, read_table, unpacked
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
 from lab.core.types import CONFIDENCE
-from lab.runs.arms import FEWEST, find_bases, find_differences, name_arms, without_common
-from lab.runs.conditions import define_names
-from lab.runs.tables import unpacked
+from lab.counts import SavedCounts, f_at
+from lab.probe.reach import recompute_reach
+from lab.runs.checkpoints import folder_name
 
-CONSTANTS = (1, 10, 100, 1_000, 10_000)  # added to demand, so that a run without any has a log; the table has the first
-MARGIN = 0.1  # nats of ln reach over the whole range of a column, within which it has not moved reach
-MOVED, STILL, OPEN = "moved reach", "did not", "open"
-FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
-FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
-FORMS |= dict.fromkeys(("coefficient", "low", "high", "all less it", "from", "to"), "+.2f")
+DEMAND = "demand+1"
+COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that are collinear, the first is kept
+SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
+FORMS = {"reach": ",.1f"}
+FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f") | dict.fromkeys(
+    ("coefficient", "low", "high"), "+.2f"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,74 +60,124 @@ class ReachOptions(Section):
     """Distance in tokens at which f is read; default: half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
+    replicate: tuple[str, ...] = ()
+    """Settings, with commas between them, whose values are replicates, as seeds are: start.path."""
 
 
 def analyse(request: Request) -> Result:
-    """Fit and compare; the rows are those of all tables, and the points."""
+    """Fit the regression; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
     with unpacked(request.positional) as places:
-        runs = read_runs(places)
-        settings = collect_settings(runs)
-        distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
-        every = read_points(runs, distance, last_only=options.last)
+        check_runs(places)
+        table = read_table(places, options.replicate)
+        branches = [run for run, condition in table.conditions.items() if not condition.is_base] or [*table.conditions]
+        distance = options.at or min(int(table.settings[run]["data.window"]) for run in branches) // 2
+        every = read_points(table, distance, last_only=options.last)
     acquired = every[every["acquired"]]
     is_bounded = np.isfinite(acquired["low"]) | np.isfinite(acquired["high"])
     points = acquired[(acquired["f"] > 0) & is_bounded].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
-    bases = find_bases({name: run.settings for name, run in runs.items()})
-    points["base"] = [bases.get(name, name) for name in points["run"]]
-    # Arms are named by what differs between the runs that give points and their bases: other runs leave no trace.
-    used = {*points["run"], *points["base"]}
-    settings = collect_settings({name: run for name, run in runs.items() if name in used})
-    arms, common = without_common(name_arms(settings))
-    points["arm"] = points["run"].map(arms)
+    # Conditions are named by what differs between the runs that give points: other runs leave no trace.
+    names = {run: condition for run, condition in table.conditions.items() if run in set(points["path"])}
+    short, common = shorten_names({run: condition.name for run, condition in names.items()})
+    points["condition"] = points["path"].map(label_conditions(names, short))
     columns, errors = select_separable(points, COLUMNS)
     model = fit(points, columns)
     exact = int(is_measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     outcomes = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
+    differing = find_differences(own_settings({run: table.settings[run] for run in names}))
     parts = [
-        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {outcomes}\n"
-        f"skipped {len(every) - len(acquired)} without retrieval, {len(acquired) - len(points)} without f at "
-        f"{distance} tokens or a limit of reach\n"
-        f"arms differ in: {', '.join(find_differences(settings)) or 'nothing'}"
+        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['condition'].nunique()} conditions; "
+        f"{outcomes}\nskipped {len(every) - len(acquired)} without retrieval, {len(acquired) - len(points)} without f "
+        f"at {distance} tokens or a limit of reach\nconditions differ in: {', '.join(differing) or 'nothing'}"
     ]
-    tables = {"points": points.set_index("run"), "arms": tabulate_reach(points)}
+    tables = {"points": points.drop(columns="path").set_index("run"), "conditions": tabulate_reach(points)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
     else:
-        limits, n_bases = jackknife(points, model)
-        tables["coefficients"] = limits
-        parts.append(regression_text(limits, model, n_bases, errors))
-        for by in ("base", "arm"):
-            models = compare(points, list_models(columns), by)
-            tables[f"models by {by}"] = models
-            parts.append(to_text(models, FORMS))
-    lines = ["last probes, geometric means:", to_text(tables["arms"].dropna(axis="columns", how="all"), FORMS)]
+        tables["coefficients"], n_bases = jackknife(points, model)
+        parts.append(regression_text(tables["coefficients"], model, n_bases, errors))
+    lines = ["last probes, geometric means:"]
+    lines.append(to_text(tables["conditions"].dropna(axis="columns", how="all"), FORMS))
     if common:
-        lines.append(f"in most arms: {common}")
-    parts.append("\n".join([*lines, *define_names(tables["arms"].index)]))
-    if model is not None:
-        parts.append(answer(points, columns, errors))
+        lines.append(f"in most conditions: {common}")
+    parts.append("\n".join([*lines, *define_names(tables["conditions"].index)]))
     rows = []
-    for name, table in tables.items():
-        rows += [{"table": name, **row} for row in table.reset_index().to_dict("records")]
+    for name, each in tables.items():
+        rows += [{"table": name, **row} for row in each.reset_index().to_dict("records")]
     wrapped = []
     for line in "\n\n".join(parts).split("\n"):
         wrapped.append(fill(line, WIDEST))
     return request.save("reach", "\n".join(wrapped), rows)
 
 
-def list_models(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """List the columns of the models that are compared."""
-    models: dict[str, tuple[str, ...]] = {"none": ()}
-    for column in columns:
-        models[column] = (column,)
-    if {"tokens", "window"} <= {*columns}:
-        models["tokens, window"] = ("tokens", "window")
-    return {**models, "all": columns}
+def read_points(table: Table, distance: int, *, last_only: bool = False) -> pd.DataFrame:
+    """Make a row for each probe of reach, or each run's last, with f and demand at the distance, nan where unknown.
+
+    `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
+    where it is the end, minus infinity and the first distance where it is none.
+    """
+    rows: list[dict[str, Any]] = []
+    for path, condition in table.conditions.items():
+        if condition.is_base and not all(other.is_base for other in table.conditions.values()):
+            continue
+        columns = {name: table.settings[path].get(key) for name, key in SETTINGS.items()}
+        probes = read_probes(table, path)
+        # Counts are saved at every probe, so that f and demand are those at its time.
+        for record in probes[-1:] if last_only else probes:
+            tokens = record["tokens"]
+            saved = Path(path) / f"counts/{folder_name(tokens)}.npz"
+            counts = SavedCounts.read(saved) if saved.exists() else None
+            demand = None if counts is None else counts.g_from(distance)
+            columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
+            about = {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
+            rows.append({**record, **about, **columns, **bounds(record)})
+    numbers = (*COLUMNS, "low", "high", "reach", "reach_low", "reach_high", "f_at_reach")
+    points = pd.DataFrame(rows, columns=["path", "run", "base", "acquired", *numbers])
+    return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
+
+
+def read_probes(table: Table, path: str) -> list[dict[str, Any]]:
+    """List the reach that training probed, by rising tokens, or the one that eval.distance has measured.
+
+    A run has acquired retrieval if it finds half of the numbers at some distance.
+    """
+    rows = table.rows[table.rows.run == path]
+    is_own = pd.Series([file.name == "probes.jsonl" for file in rows.file], rows.index, dtype=bool)
+    is_accuracy = rows.distance.notna() & (rows.unit == "share")
+    probes = []
+    own = rows[is_own & rows.metric.str.startswith("reach") & rows["first"].notna()]
+    for row in own.sort_values("tokens", kind="stable").itertuples():
+        best = rows[is_accuracy & is_own & (rows.tokens == row.tokens)].score.max()
+        # A run may find numbers at distances nearer than any that counts as reach.
+        probes.append({**row.record, "tokens": row.tokens, "acquired": bool(row.record["reach"]) or bool(best >= 0.5)})
+    plain = rows[is_accuracy & ~is_own & (rows.method == "rope+plain")]
+    if probes or plain.empty:
+        return probes
+    tests = {int(row.distance): row.record for row in plain.itertuples()}
+    reach = recompute_reach(tests, table.settings[path].get("probe.threshold", 0.8))
+    return [{"tokens": int(plain.tokens.iloc[0]), "acquired": bool(plain.score.max() >= 0.5), **reach}]
+
+
+def bounds(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return between which values the log of a probe's reach is.
+
+    Example:
+        >>> bounds({"reach": None, "reach_high": 1, "first_distance": 1, "last_distance": 9})
+        {'low': -inf, 'high': 0.0}
+        >>> bounds({"reach": None, "reach_high": None, "first_distance": 1, "last_distance": 9})
+        {'low': -inf, 'high': inf}
+        >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
+        {'low': 0.0, 'high': inf}
+    """
+    if record["reach"] is None:  # of tests that show no number, the upper limit is all that is known
+        high = record.get("reach_high", record["first_distance"])
+        return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}
+    bound = float(np.log(record["reach"]))
+    return {"low": bound, "high": np.inf if record["reach"] >= record["last_distance"] else bound}
 
 
 def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors: Mapping[str, str]) -> str:
@@ -160,73 +196,19 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors
     return "\n".join(lines)
 
 
-def answer(points: pd.DataFrame, columns: tuple[str, ...], errors: Mapping[str, str]) -> str:
-    """Write what moved reach, what did not, and what is open or was held."""
-    by_constant = []
-    constants = CONSTANTS if DEMAND in columns else CONSTANTS[:1]
-    # An answer that depends on the constant added to demand before the logarithm is no answer.
-    for constant in constants:
-        shifted = points.copy()
-        if DEMAND in columns:
-            shifted[DEMAND] += constant - CONSTANTS[0]
-        by_constant.append(judge_columns(shifted, columns))
-    answers: dict[str, list[str]] = {MOVED: [], STILL: [], OPEN: []}
-    changed = []
-    for column in columns:
-        outcomes = {verdicts[column] for verdicts in by_constant}
-        if len(outcomes) > 1:
-            changed.append(column)
-            outcomes = {OPEN}
-        answers[outcomes.pop()].append(column)
-    # A bounded reach is shown by the bound that is finite: the last distance, or the first.
-    logs = points["low"].where(np.isfinite(points["low"]), points["high"])
-    censoring = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
-    reasons = {CONSTANT: f"the same in all points, where reach is {range_of(np.exp(logs), censoring)}", HELD: HELD}
-    for name, error in errors.items():
-        answers.setdefault(reasons.get(error, "not told apart, or not in all records"), []).append(name)
-    named = "; ".join([f"{text}: {', '.join(names)}" for text, names in answers.items() if names])
-    lines = [f"As far as {points['arm'].nunique()} arms can say, {named}."]
-    if changed:
-        listed = ", ".join(map("{:,}".format, CONSTANTS))
-        lines.append(f"Open as the answer depends on c in ln(demand + c), c of {listed}: {', '.join(changed)}.")
-    lines.append(f'"{STILL}": the limits of the change over the whole range of a column are within {MARGIN:g} nats.')
-    return "\n".join(lines)
-
-
-def judge_columns(points: pd.DataFrame, columns: tuple[str, ...]) -> dict[str, str]:
-    """Judge each column by its limits and by held-out arms; all are open with fewer than FEWEST bases."""
-    out = dict.fromkeys(columns, OPEN)
-    chosen, _ = select_separable(points, columns)
-    model = fit(points, chosen)
-    if model is None or points["base"].nunique() < FEWEST:
-        return out
-    limits, _ = jackknife(points, model)
-    scores = compare(points, list_models(chosen), "arm")
-    log_likelihood = scores["log likelihood"] if "log likelihood" in scores else pd.Series(dtype=float)
-    for column, row in limits.iterrows():
-        change = row[["low", "high"]] * np.ptp(np.log(points[column]))
-        # Comparisons with nan are false: a column that could not be held out is no better, and open if it differs.
-        if log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan):
-            if row["low"] > 0 or row["high"] < 0:
-                out[str(column)] = MOVED
-        elif change.abs().max() < MARGIN:
-            out[str(column)] = STILL
-    return out
-
-
 def tabulate_reach(points: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate reach, and f there, of each arm's last probes: the geometric means of runs whose reach was measured."""
+    """Tabulate reach, and f there, of each condition's last probes: geometric means of the runs that measured it."""
     last = points.groupby("run", sort=False).tail(1)
     exact = is_measured(last)
     # f at the end of what was tested is an upper bound of the f that a reach takes, and no part of the means.
     f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
     counts = {"runs": 1, "none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
-    by_arm = last["arm"]
-    table = pd.DataFrame(counts, index=last.index).groupby(by_arm, sort=False).sum()
-    table["reach"] = np.exp(np.log(last["reach"].where(exact)).groupby(by_arm).mean())
-    table["f at reach"] = np.exp(np.log(f).groupby(by_arm).mean())
-    table["least f"] = f.groupby(by_arm).min()
-    table["most f"] = f.groupby(by_arm).max()
+    by = last["condition"]
+    table = pd.DataFrame(counts, index=last.index).groupby(by, sort=False).sum()
+    table["reach"] = np.exp(np.log(last["reach"].where(exact)).groupby(by).mean())
+    table["f at reach"] = np.exp(np.log(f).groupby(by).mean())
+    table["least f"] = f.groupby(by).min()
+    table["most f"] = f.groupby(by).max()
     return table
 
 

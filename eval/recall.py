@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine import command, texts
-from eval.engine.rows import columns_text, limits
+from eval.engine.text import columns_text, limits
 from lab.core.arguments import parse_method
 from lab.core.chart import plot_rows
 from lab.core.command import Bar, start

@@ -1,6 +1,6 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
-lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/runs/analysis.py. lab.load_plugin(path)
+lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/analysis/run.py. lab.load_plugin(path)
 adds your own methods: lab/core/plugins.py. lab.watch(model, ...) measures your own training: lab/integrations. They are
 imported on first use, so that `import lab` stays light.
 """
@@ -15,9 +15,9 @@ from lab.core import startup
 __all__ = ["PositionCounts", "frame", "load_plugin", "open_run", "watch"]
 LAZY = {
     "PositionCounts": "lab.counts",
-    "frame": "lab.runs.analysis",
+    "frame": "lab.analysis.run",
     "load_plugin": "lab.core.plugins",
-    "open_run": "lab.runs.analysis",
+    "open_run": "lab.analysis.run",
     "watch": "lab.integrations.watcher",
 }
 

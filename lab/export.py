@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.analysis.run import open_run
 from lab.core import chart, plugins
 from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
@@ -43,11 +44,9 @@ from lab.model.huggingface.pretrained import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.probe.needles import KEPT
-from lab.probe.reach import shown_length
-from lab.runs.analysis import open_run
+from lab.probe.reach import format_reach, shown_length
 from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder
-from lab.runs.probe_records import shown_reach
 from lab.runs.source import EXPERIMENT, find_place
 
 SPEC = CommandSpec(
@@ -216,7 +215,7 @@ def describe_reach(run: Path, tokens: int) -> str:
     above = row["reach_high"]
     high = f"above {row['last_distance']:,}" if above is None else f"{above:,.1f}"
     return (
-        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{shown_reach(row)} tokens**, within {low} "
+        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{format_reach(row)} tokens**, within {low} "
         f"to {high} at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
         f"{row['threshold']:g} of hidden numbers is retrieved."
     )

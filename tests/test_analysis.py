@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lab
+from lab.analysis.run import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.counts import PositionCounts
-from lab.runs.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 from tests.fits import load, records, train

@@ -1,6 +1,5 @@
 """Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
 
-import json
 import pickle
 import re
 import shlex
@@ -16,6 +15,7 @@ from lab.core.plugins import load_plugin
 from lab.core.schema import OneOf, adapter
 from lab.data.corpora import open_corpus
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
+from tests.eval.commands import lines_of
 from tests.fits import CONFIG, UNPROBED, fit, load
 from tests.forked import ROOT, python
 from tests.opened import write_run
@@ -135,7 +135,7 @@ def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):
     done = python("-c", code, run, "--texts=2", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "first copy" in done.stdout
-    [row] = [json.loads(line) for path in tmp_path.glob("copies-*.jsonl") for line in path.read_text().splitlines()]
+    [row] = lines_of(tmp_path, "copies")
     assert {"first", "second", "model", "seed"} <= row.keys()
     assert row["first"] > 0
     done = python("-c", code, run, "--texts=0")
@@ -176,4 +176,4 @@ def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(m
         assert f"{folder / 'plugins' / method.name}: is code that {folder}" in done.stderr
         done = python(*words, "--trust")
         assert done.returncode == 0, done.stderr
-        assert name in (rows / "perplexity.jsonl").read_text()
+        assert name in next(rows.glob("perplexity-*.jsonl")).read_text()

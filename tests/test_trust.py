@@ -5,7 +5,6 @@ import json
 import pytest
 
 from eval.demand import main as demand
-from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
 from lab.core.yaml import format_yaml
 from lab.export import main as export
@@ -13,6 +12,7 @@ from lab.fit import read_arguments
 from lab.longrecipe.__main__ import main as longrecipe
 from lab.model.huggingface.pretrained import find_tensors
 from lab.prepare import main as prepare
+from lab.results.store import Store
 from lab.sweep.__main__ import main as sweep
 from tests.fits import CONFIG
 from tests.forked import ROOT
@@ -80,9 +80,11 @@ def test_what_a_command_line_names_or_trusts_is_executed(files, words):
 
 def test_a_link_among_results_is_left_alone(tmp_path):
     (tmp_path / "own.txt").write_text("a line without an end")
-    (tmp_path / "recall.jsonl").symlink_to(tmp_path / "own.txt")
-    with refused(f"{tmp_path / 'recall.jsonl'}: is a link"):
-        Results(tmp_path / "recall.jsonl", ("length",))
+    link = Store(tmp_path, "recall", {}).path
+    link.unlink()
+    link.symlink_to(tmp_path / "own.txt")
+    with refused(f"{link}: is a link"):
+        Store(tmp_path, "recall", {})
     assert (tmp_path / "own.txt").read_text() == "a line without an end"
 
 

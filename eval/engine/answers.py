@@ -6,14 +6,13 @@ of the lab its digits may be in groups, and the mark of a list may precede it. W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.random_words import draw_number
-from eval.engine.rows import Results
 from eval.engine.subject import doublings
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
@@ -21,6 +20,7 @@ from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
 from lab.probe.probe import Worker
+from lab.results.store import Store
 
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 
@@ -103,23 +103,37 @@ class Outcome(NamedTuple):
 class FinishedTests(Worker):
     """The results of needle tests, as a probe loads and saves them: by length or distance, and by number.
 
-    The key of their file holds checkpoint, position methods, protocol, text and seed. How many tests there are, at
-    which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that asked for less.
-    The bar counts the first `n_tests` of each length or distance.
+    The key of their file has checkpoint, position methods, protocol, text and seed. How many tests there are, at which
+    lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that asked for less. The
+    bar counts the first `n_tests` of each length or distance.
     """
 
-    def __init__(self, results: Results, bar: Bar, n_tests: int) -> None:
-        self.results = results
-        self.by = results.named_by[0]
+    def __init__(self, store: Store, by: str, bar: Bar, n_tests: int) -> None:
+        self.store = store
+        self.by = by
         self.bar = bar
         self.n_tests = n_tests
 
+    def cell(self, value: int) -> str:
+        return f"{self.by} {value}"
+
+    def add(self, rows: Iterable[Row]) -> list[Row]:
+        """Store rows of lengths or distances, each with the name of its tests, and return them."""
+        named = []
+        for row in rows:
+            named.append({**row, "cell": self.cell(row[self.by])} if self.by in row else row)
+        self.store.add(named)
+        return named
+
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
-        tests = {row["test"]: row for row in self.results if row.get(self.by) == value}
+        tests = {}
+        for test, row in self.store.tests[self.cell(value)].items():
+            tests[int(str(test))] = {name: field for name, field in row.items() if name != "cell"}
         self.bar.count_finished(sum(test < self.n_tests for test in tests))
         return tests
 
     def save(self, value: int, rows: Mapping[int, Row]) -> None:
-        self.results.append({self.by: value, "test": test, **row} for test, row in rows.items())
+        name = self.cell(value)
+        self.store.append({"cell": name, self.by: value, "test": test, **row} for test, row in rows.items())
         self.bar.update(len(rows))

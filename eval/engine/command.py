@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
-from eval.engine.rows import RESULTS, Result, document, write_rows
+from eval.engine.text import RESULTS, Result, document, write_rows
 from lab.core import chart, command, launch, schema, yaml
 from lab.core.arguments import read_options, settings_lines
 from lab.core.command import Arguments, show
@@ -90,14 +90,15 @@ class Request(NamedTuple):
 
         Raises: ConfigError if a file cannot be written.
         """
-        written = picture = None
+        files = []
+        picture = None
         if make_chart is not None and self.plots:
             picture = (self.folder or RESULTS) / f"{name}.png"
             chart.save(make_chart(), picture)
         if self.folder is not None:
-            written = self.folder / f"{name}.jsonl"
-            write_rows(written, rows)
-        return Result(text, rows, written, picture)
+            files = [self.folder / f"{name}.jsonl"]
+            write_rows(files[0], rows)
+        return Result(text, rows, files, picture)
 
 
 def run(spec: EvaluationSpec, measure: Callable[[Request], Result], arguments: Sequence[str]) -> int:

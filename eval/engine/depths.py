@@ -10,16 +10,14 @@ from the seed of the test, and the share of each third has exact limits too. The
 equally often.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval.engine.answers import share
 from eval.engine.needles import X_TITLE, NeedleMeasure
-from eval.engine.rows import limits, pivot, short_hash, to_text
+from eval.engine.text import limits, pivot, to_text
 from lab.core.chart import plot_rows, vconcat
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
@@ -97,29 +95,22 @@ class ByDepth(NeedleMeasure):
         shared = {"tests": self.config.tests, "depths": self.depths, "confidence": CONFIDENCE}
         return {**super().origin, **shared}
 
-    @property
-    def path(self) -> Path:
-        """The file of the rows, named by the checkpoint and the settings."""
-        settings = {**self.origin, "lengths": self.lengths}
-        # The same tests give the same numbers in another version or on other hardware.
-        del settings["commit"], settings["hardware"]
-        digest = short_hash(json.dumps(settings, sort_keys=True))
-        return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
-
     def rows(self) -> Iterator[Row]:
         """Run the tests, and write a row for each cell and each third."""
         config = self.config
         with self.counting() as bar:
-            finished = self.finished_needles()
+            finished = self.open_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
                 result = self.probe.run_at(self.subject, length, worker=finished)
                 shared = {**self.origin, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths)
+                rows = []
                 for row in cells:
-                    yield {**shared, "metric": "found_by_depth", **row}
+                    rows.append({**shared, "metric": "found_by_depth", **row})
                 for row in third_rows(result.cases, config.seed):
-                    yield {**shared, "metric": "failures_by_third", "accuracy": result.accuracy, **row}
+                    rows.append({**shared, "metric": "failures_by_third", "accuracy": result.accuracy, **row})
+                yield from finished.add(rows)
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the heat map in percent, and the third of the text in which failed tests miss a number."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.engine.rows import natural_key
+from eval.engine.text import natural_key
 from lab import config
 from lab.core import command, schema
 from lab.core.arguments import parse_method

@@ -148,6 +148,10 @@ class NeedleMeasure(run.Measure):
     kind = "probe"
     options: ProbeOptions
     spec = command.EvaluationSpec(options=ProbeOptions, several=True)
+    named_by = (
+        *("metric", "length", "n", "tests", "required", "threshold", "first_length", "last_length"),
+        *("from_depth", "third", "depths", "compared_as", "train_len", "assumed_len"),
+    )
 
     def prepare(self) -> None:
         """Replace the run's own settings by the options, choose the lengths and build the tests.
@@ -195,11 +199,11 @@ class NeedleMeasure(run.Measure):
     def origin(self) -> Row:
         return {**self.subject.row, **self.probe.describe_tests()}
 
-    def finished_needles(self) -> answers.FinishedTests:
-        """Open the file of the finished tests, which does not depend on the numbers required to pass."""
+    def open_needles(self) -> answers.FinishedTests:
+        """Open the file of the tests, which does not depend on the numbers required to pass."""
         tests = dict(self.probe.describe_tests())
         del tests["required"]
-        return self.open_finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
+        return self.open_tests(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
         """Print the cost of all tests, and open their bar."""

@@ -17,8 +17,7 @@ the jackknife over the n bases, with b_(k) the coefficient without base k and b_
     b +- t_(n-1, 0.975) sqrt((n - 1) / n sum over k of (b_(k) - b_(.))^2)
 
 A run without a base is one of its own. In simulated runs of shared bases (tests/eval/test_coverage.py) they hold the
-true coefficient in 97% of 200 cases at 5 bases, and in 98% at 3. Models are compared by the likelihood of bases, or
-arms, excluded from the fit.
+true coefficient in 97% of 200 cases at 5 bases, and in 98% at 3.
 
 Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46); Cameron and Miller 2015 (Journal of Human Resources
 50), section VI, for the jackknife over few clusters.
@@ -33,7 +32,6 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
 from lab.core.types import CONFIDENCE, FloatArray
-from lab.runs.arms import mean_with_limits
 
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
@@ -49,7 +47,7 @@ LOG_DENSITY = -0.5 * np.log(2 * np.pi)
 class Regression(NamedTuple):
     """A fitted regression: slopes of the logs of `columns`, the median's intercept, `sigma` in nats.
 
-    `slopes` are finite, for predictions; those `reported` are infinite where the data bound them on one side only.
+    `slopes` are finite; those `reported` are infinite where the data bound them on one side only.
     """
 
     columns: tuple[str, ...]
@@ -57,13 +55,6 @@ class Regression(NamedTuple):
     reported: dict[str, float]
     intercept: float
     sigma: float
-
-    def log_likelihood(self, points: pd.DataFrame) -> FloatArray:
-        """Return the log likelihood of each point, in nats."""
-        median = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
-        low, high = ((points[side].to_numpy() - median) / self.sigma for side in ("low", "high"))
-        exact = LOG_DENSITY - np.where(low == high, low, 0) ** 2 / 2 - np.log(self.sigma)
-        return np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
 
 
 def is_measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
@@ -84,7 +75,7 @@ def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tupl
         elif is_held(points, column):
             errors[column] = HELD
         elif (r2 := max(inflation(points, [*chosen, column]).values())) > ALIKE:
-            errors[column] = f"not to be told from {', '.join(chosen)} (R2 {r2:.4f})"
+            errors[column] = f"collinear with {', '.join(chosen)} (R2 {r2:.4f})"
         else:
             chosen.append(column)
     return tuple(chosen), errors
@@ -186,28 +177,3 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     finite = coefficient.where(np.isfinite(coefficient), 0.0)
     table = pd.DataFrame({"coefficient": coefficient, "low": finite - half, "high": finite + half})
     return table.rename_axis("column"), n
-
-
-def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> FloatArray:
-    """Return the log likelihood of each base, or arm, under the fit to all others; nan where that cannot be made."""
-    scores = []
-    for _, group in points.groupby(by, sort=False):
-        others = points.drop(index=group.index)
-        model = fit(others, select_separable(others, columns)[0])
-        scores.append(np.nan if model is None else float(model.log_likelihood(group).sum()))
-    return np.array(scores)
-
-
-def compare(points: pd.DataFrame, models: dict[str, tuple[str, ...]], by: str) -> pd.DataFrame:
-    """Compare models by what was excluded in turn: log likelihood, and that of the last model less it, with limits.
-
-    Sums are over the bases, or arms, that every model could be fitted without.
-    """
-    scores = pd.DataFrame({name: held_out(points, columns, by) for name, columns in models.items()}).dropna()
-    if scores.empty:
-        return pd.DataFrame({f"left out by {by}": 0}, scores.columns).rename_axis("model")
-    less = [mean_with_limits((scores.iloc[:, -1] - scores[name]).tolist()) for name in scores]
-    table = pd.DataFrame(less, scores.columns, ["all less it", "from", "to"])
-    table.insert(0, "log likelihood", scores.sum())
-    table.insert(0, f"left out by {by}", len(scores))
-    return table.rename_axis("model")

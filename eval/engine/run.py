@@ -11,7 +11,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         options: PasskeyOptions
         spec = EvaluationSpec(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
-        alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
+        alike = (*SUBJECT, "n")                  rows that agree in these are plotted in one picture
 
         def prepare(self): ...                   read texts, choose lengths, reject what cannot be measured
         def cells(self): ...                     list the rows to measure, each a cell with its tests
@@ -27,9 +27,9 @@ The engine does the rest. It reads the command line, expands patterns of models,
 asked for (self.subject). It writes the rows, prints text or JSON, saves the picture, and returns the exit status. A row
 is what `self.subject.row` says of the model, what names the measurement, and what was measured.
 
-Of cells it shows the bar, skips those whose rows are already in KIND.jsonl and appends each new row. `ask` keeps the
-finished tests of a stopped cell. Rows of a measure without `named_by` are written all at once. A new measure needs its
-file and its line in tests/eval/test_measures.py; the console command finds it by its file.
+Of cells it shows the bar, skips those whose rows are stored (lab/results/store.py) and appends each new row. `ask`
+keeps the finished tests of a stopped cell. Rows of a measure without `named_by` are written all at once. A new measure
+needs its file and its line in tests/eval/test_measures.py; the console command finds it by its file.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
-from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
-from eval.engine.subject import Subject, announce, check_lengths, open_subject
+from eval.engine.subject import SUBJECT, Subject, announce, check_lengths, open_subject
+from eval.engine.text import RESULTS, Column, Result, columns_text, named_series, to_json
 from lab.core.chart import Rule, plot_rows, save
 from lab.core.command import CONTINUES, Bar
 from lab.core.types import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
 from lab.probe.probe import answer_cases
+from lab.results.store import Store, read_records, short_hash
 
 
 class Cell(NamedTuple):
-    """A row to measure: the fields that name it, its tests and their length, and its name in the bar and in files."""
+    """A row to measure: the fields that name it, its tests and their length, and its name in the bar."""
 
     row: Row
     tests: int
     tokens: int
     name: str
-    file: str
 
 
 class Measure:
@@ -81,6 +81,7 @@ class Measure:
         self.request = request
         self.options = request.options
         self.subject = subject
+        self.stores: list[Store] = []
         self.prepare()
 
     @classmethod
@@ -113,13 +114,13 @@ class Measure:
 
     def rows(self) -> Iterable[Row]:
         """Measure the cells whose rows are missing, and yield the rows of all."""
-        self.results = Results(self.path, self.named_by)
+        store = self.open_store()
         cells = []
         missing = []
         for cell in self.cells():
             named = cell._replace(row={**self.subject.row, **cell.row})
             cells.append(named)
-            if self.results.find(named.row) is None:
+            if store.find(named.row) is None:
                 missing.append((named.tests, named.tokens))
         # Cells whose rows are known are not limited: they may come from a machine with more memory.
         check_lengths({"lengths": max((tokens for _, tokens in missing), default=0)}, self.subject)
@@ -127,10 +128,13 @@ class Measure:
         with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
             for cell in cells:
                 self.bar.name(cell.name)
-                row = self.results.find(cell.row)
+                row = store.find(cell.row)
                 if row is None:
                     score, records = self.measure(cell)
-                    row = self.results.add({**cell.row, **score}, (self.name_cases(cell), records))
+                    name = self.name_cell(cell)
+                    row = {**cell.row, **score, "cell": name}
+                    new = [{"cell": name, **test} for test in records if test["test"] not in store.tests[name]]
+                    store.append([*new, row])
                 else:
                     self.bar.count_finished(cell.tests)
                 yield row
@@ -155,12 +159,12 @@ class Measure:
             return model.folder / "eval"
         return RESULTS / f"{self.kind}-{model.name}"
 
-    @property
-    def path(self) -> Path:
-        return self.folder / f"{self.kind}.jsonl"
-
-    def picture(self, rows: Sequence[Row]) -> Path:
-        return self.path.with_suffix(".png")
+    def open_store(self, **key: object) -> Store:
+        """Open the file of the model's results, which its weights, methods and what else is given decide."""
+        model = self.subject.row
+        key = {**{name: model[name] for name in SUBJECT}, **key}
+        self.stores.append(Store(self.folder, f"{self.kind}-{model['model']}", key, self.named_by))
+        return self.stores[-1]
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it is between the lengths of a picture."""
@@ -190,8 +194,8 @@ class Measure:
         """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
         announce(self.subject, self.kind, self.unit, tests)
 
-    def name_cases(self, cell: Cell) -> str:
-        return f"{self.kind}-cases/{cell.file}-{self.results.digest(cell.row)}.jsonl"
+    def name_cell(self, cell: Cell) -> str:
+        return f"{cell.name}, {short_hash(self.stores[-1].name(cell.row))}"
 
     def ask(
         self,
@@ -210,10 +214,9 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        # The key of the part is what names the row, and each of its lines is named by the number of its test.
-        key = {field: cell.row.get(field) for field in self.named_by}
-        finished = Results(self.results.part(self.name_cases(cell)), ("test",), key)
-        todo = [index for index in range(cell.tests) if finished.find({"test": index}) is None]
+        store, name = self.stores[-1], self.name_cell(cell)
+        finished = store.tests[name]
+        todo = [index for index in range(cell.tests) if index not in finished]
         self.bar.count_finished(cell.tests - len(todo))
         began = time.perf_counter()
 
@@ -235,35 +238,26 @@ class Measure:
             fresh = []
             for index, test, answer in batch:
                 prompt = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
-                fresh.append({**prompt, **judge(test, answer)})
-            finished.append(fresh)
+                fresh.append({"cell": name, **prompt, **judge(test, answer)})
+            store.append(fresh)
             self.bar.update(len(fresh))
         seconds = None
         if todo:
             seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3)
-        rows = {row.get("test"): row for row in finished}
-        return Outcome([rows[index] for index in range(cell.tests)], seconds)
+        return Outcome([finished[index] for index in range(cell.tests)], seconds)
 
-    def open_finished(self, tests: Row, first: needles.Case, n_tests: int, by: str = "length") -> FinishedTests:
-        """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
-        subject = self.subject
-        key = {
-            **tests,
-            "weights": subject.weights,
-            "method": subject.model.method,
-            "precision": subject.precision,
-            "device": subject.device.type,
-            "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
-        }
-        # The name follows from the key: tests of other weights or settings go to other files.
-        digest = short_hash(json.dumps(key, sort_keys=True))
-        path = self.folder / f"tests-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
-        return FinishedTests(Results(path, (by, "test"), key), self.bar, n_tests)
+    def open_tests(self, tests: Row, first: needles.Case, n_tests: int, by: str = "length") -> FinishedTests:
+        """Open the file of the model's needle tests; `tests` are their properties, `first` is one of them."""
+        # The hash of a prompt stands for the tokenizer and how tests are sampled.
+        store = self.open_store(**tests, device=self.subject.device.type, prompt=first.prompt_hash)
+        return FinishedTests(store, by, self.bar, n_tests)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write the rows, unless each was appended as soon as it was known."""
-        if not self.named_by:
-            write_rows(self.path, rows)
+        if not self.stores:
+            settings = asdict(self.options)
+            del settings["device"]  # which changes no number
+            self.open_store(settings=settings).write(map(to_json, rows))
 
     def run(self) -> Result:
         """Measure, plot the picture if it is asked for, and return what to print.
@@ -274,12 +268,16 @@ class Measure:
         self.write(rows)
         picture = None
         if self.request.plots:
-            picture = self.picture(rows)
+            store = self.stores[0]
+            picture = store.path.with_suffix(".png")
             plotted = rows
             if self.alike:
+                digest = short_hash(json.dumps([rows[0][field] for field in self.alike]))
+                picture = store.path.with_name(f"{store.path.stem}-{digest}.png")
                 plotted = []
-                for row in self.results:
-                    if all(row.get(field) == rows[0][field] for field in self.alike):
-                        plotted.append(row)
+                for path in sorted(store.path.parent.glob(f"{self.kind}-*.jsonl")):
+                    for row in read_records(path):
+                        if "n" in row and all(row.get(field) == rows[0][field] for field in self.alike):
+                            plotted.append(row)
             save(self.chart(plotted), picture)
-        return Result(self.text(rows), rows, self.path, picture)
+        return Result(self.text(rows), rows, [store.path for store in self.stores], picture)

@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from eval.engine.rows import short_hash
 from lab.core.command import show
 from lab.core.errors import ConfigError
 from lab.counts import SavedCounts
@@ -31,6 +30,7 @@ from lab.model.decoder import Decoder
 from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
+from lab.results.store import short_hash
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, resolve
 from lab.train.environment import describe_source

@@ -1,9 +1,7 @@
 """The texts of measurements: a file's, a run's haystack or corpus, whole documents, or pieces of one length."""
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine import run
-from eval.engine.rows import short_hash
 from eval.engine.subject import AnyIds, Subject, source
 from lab.core.command import NOTHING_WRITTEN, Bar
 from lab.core.errors import ConfigError, DataError
@@ -119,27 +116,13 @@ def sample_texts(
 
 
 class OnTexts(run.Measure):
-    """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
-
-    The file's name follows from the checkpoint and the settings, so that the same measurement has the same file.
-    """
+    """A measure on pieces of text of one length, whose rows come all at once."""
 
     stopped = NOTHING_WRITTEN
 
     @property
     def origin(self) -> Row:
         return {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
-
-    @property
-    def path(self) -> Path:
-        """The file of the rows; the device changes no number and does not name it."""
-        model = self.subject.model
-        # The options of a subclass are part of the name too.
-        settings = asdict(self.options)
-        del settings["device"]
-        digest = short_hash(json.dumps({**settings, "method": model.method}, sort_keys=True))
-        trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
-        return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
     def title(self) -> str:
         return f"{super().title()}; texts: {self.options.texts}"

@@ -15,12 +15,12 @@ from the training window. The harness's own class hf encodes, scores and answers
 differs.
 Answers are greedy; tasks that sample are rejected. Needs the extra: pip install -e '.[harness]'.
 
-Prints a table. harness.jsonl gets a line for each task, metric and filter. The 95% interval of a number is exact where
-every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of
-Student's t. A note counts the contexts that were too long.
+Prints a table. harness-NAME-HASH.jsonl gets a line for each task, metric and filter. The 95% interval of a number is
+exact where every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the
+quantile of Student's t. A note counts the contexts that were too long.
 
-harness-cases/ holds every test with its answer and score, and finished requests (requests-KEY.jsonl). The same
-command never runs them again, and continues after Ctrl-C (exit status 75).
+The file has every test too, with its answer and score, and the finished requests. The same command never runs them
+again, and continues after Ctrl-C (exit status 75).
 """
 
 import hashlib
@@ -41,18 +41,18 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine import cases, command, run, subject
-from eval.engine.rows import Column, Results, columns_text, limits, short_hash, to_json
+from eval.engine import cases, command, run
+from eval.engine.text import Column, columns_text, limits, to_json
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import schema
 from lab.core.command import start
 from lab.core.errors import ConfigError, MissingPackage, first_line
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
+from lab.results.store import short_hash
 from lab.runs.source import resolve
 
-READ_WITH = (*subject.SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
-NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
+NAMED_BY = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,8 @@ class Harness(run.Measure):
             "truncate": options.truncate,
             "seed": options.seed,
         }
-        results = Results(self.path, self.named_by)
-        key = {name: shared[name] for name in READ_WITH}
-        cases = self.folder / "harness-cases"
-        path = cases / f"requests-{short_hash(json.dumps([*key.values()]))}.jsonl"
-        self.model.stored = StoredRequests(Results(path, ("request",), key))
+        store = self.open_store(**{name: shared[name] for name in ("length", "truncate", "chat")})
+        self.model.stored = StoredRequests(store)
         self.model.set_cache_hook(self.model.stored)
         try:
             with redirect_stdout(sys.stderr):
@@ -137,12 +134,13 @@ class Harness(run.Measure):
         seconds = round(time.perf_counter() - started, 3)
         for numbers in read_scores(scores):
             row = {**shared, **numbers, "seconds": seconds}
-            before = results.find(row)
+            before = store.find(row)
             if before is None or before["score"] != row["score"]:
+                # The metrics of a task and filter share their tests.
+                cell = f"{row['task']} {row['filter']}, {short_hash(store.name({**row, 'metric': None}))}"
                 tests = list_tests(scores, row["task"], row["filter"])
-                digest = results.digest({**row, "metric": None})
-                file = f"{cases.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
-                results.add(row, (file, tests) if tests else None)
+                row["cell"] = cell
+                store.append([*({"cell": cell, **test} for test in tests), row])
             yield row
 
     def text(self, rows: Sequence[Row]) -> str:

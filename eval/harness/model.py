@@ -22,18 +22,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine import cases
-from eval.engine.rows import Results, short_hash
 from eval.engine.subject import Subject
 from lab.core.errors import ConfigError, DataError
 from lab.core.types import Row
 from lab.data.tokenizer import check_ids, special_ends
 from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json, special_texts
+from lab.results.store import Store, short_hash
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
-DIGITS = 16  # of a request's hash
 TOGETHER = 64  # results that are written at a time
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
@@ -43,23 +42,23 @@ IDLE = ("temperature", "top_p", "top_k")
 class StoredRequests:
     """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
 
-    def __init__(self, results: Results) -> None:
-        self.results = results
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.waiting: list[Row] = []
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
         """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({**name_request(kind, arguments), "result": result})
+        self.waiting.append({"cell": "requests", "test": hash_request(kind, arguments), "result": result})
         if len(self.waiting) == TOGETHER:
             self.flush()
 
     def flush(self) -> None:
-        self.results.append(self.waiting)
+        self.store.append(self.waiting)
         self.waiting = []
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        stored = [self.results.find(name_request(kind, request.args)) for request in requests]
+        stored = [self.store.tests["requests"].get(hash_request(kind, request.args)) for request in requests]
         missing = [request for request, row in zip(requests, stored, strict=True) if row is None]
         fresh: Iterator[Any] = iter(())
         if missing:
@@ -76,8 +75,8 @@ class StoredRequests:
         return results
 
 
-def name_request(kind: str, arguments: Sequence[Any]) -> Row:
-    return {"request": short_hash(json.dumps([kind, *arguments]), DIGITS)}
+def hash_request(kind: str, arguments: Sequence[Any]) -> str:
+    return short_hash(json.dumps([kind, *arguments]), 16)
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:

@@ -22,20 +22,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.engine.rows import Results, short_hash, to_text
+from eval.engine.text import to_text
 from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
 from lab.core import errors, files
 from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.types import Row
 from lab.core.yaml import flatten
+from lab.results.store import Store, short_hash
 from lab.sweep import jobs
 from lab.sweep.planning import PlannedRun, plan, plan_command
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
 SPEC = CommandSpec(description=__doc__, flags=("--list", "--mini", "--dry_run"), values=("-o",), stopped=CONTINUES)
-FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 
 
 def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
@@ -99,7 +99,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
         failure = None if is_trained(arguments) else run_command(arguments)
         if failure is not None:
             return [], [failure]
-    finished = Results(folder / FINISHED, ("command",), {})
+    finished = Store(folder, "finished", {}, ("command",))  # the evaluations that have run
     failures: list[str] = []
     rows: list[Measured] = []
     # All commands are expanded before the first one runs, as a placeholder without a value is an error.
@@ -112,7 +112,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     return rows, failures
 
 
-def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
+def run_row(row: Measured, finished: Store, folder: Path) -> str | None:
     """Run the commands of a row that are not finished, up to the first that fails, and return why it failed."""
     for arguments in row.commands:
         command = {"command": shlex.join(arguments)}

@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from eval.engine.rows import pivot, to_text
+from eval.engine.text import pivot, to_text
 from eval.papers.table import Column, Table, expand
 from lab.core.types import Row
-from lab.runs.folder import RunFolder
+from lab.results.store import read_records
 
-VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
+VARYING = ("commit", "hardware", "cell")  # fields of a result that is the same measured again
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def read_number(column: Column, one: Measured) -> float | None:
         if path.suffix == ".json":
             rows = [json.loads(path.read_text("utf-8"))]
         else:
-            rows = list(RunFolder(path.parent).read(path.name))
+            rows = [row for row in read_records(path) if "test" not in row]
         for row in rows:
             # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
             named = {}

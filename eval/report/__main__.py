@@ -24,20 +24,18 @@ import pandas as pd
 from markupsafe import Markup
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
-from eval.engine.records import is_run
-from eval.engine.rows import RESULTS, Result
-from eval.report.data import Runs, read_runs, shares
+from eval.engine.text import RESULTS, Result
 from eval.report.figures import DRAWN, Figure
+from eval.report.frames import Runs, fold_accuracies, read_runs
+from lab.analysis.conditions import define_names, find_differences, own_settings
+from lab.analysis.table import is_run, unpacked
 from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
-from lab.runs.arms import find_differences
-from lab.runs.conditions import define_names
-from lab.runs.tables import unpacked
 
-CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
+CHOSEN = "!isArray(pick) || !(datum.run || datum.condition) || indexof(pick, datum.run || datum.condition) >= 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +61,14 @@ def make_report(request: Request) -> Result:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
         charts = [figure.chart.properties(title=figure.title) for figure in drawn]
         lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
-        heading = filter(None, [title, runs.common, *define_names(runs.arms)])
+        heading = filter(None, [title, runs.common, *define_names(runs.conditions)])
         save(vconcat(*lines, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
     reject_another(output)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
-    return Result(f"{counts}, {len(data) / 1e6:.1f} MB", rows, output)
+    return Result(f"{counts}, {len(data) / 1e6:.1f} MB", rows, [output])
 
 
 def reject_another(output: Path) -> None:
@@ -108,11 +106,11 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     content = {
         "title": title,
         "common": runs.common,
-        "names": define_names(runs.arms),
+        "names": define_names(runs.conditions),
         "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([page_spec(figure) for figure in drawn]),
-        "members": literal(runs.runs[["run", "arm"]].values.tolist()),
+        "members": literal(runs.runs[["run", "condition"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
     # An open page compares the stamp, and reloads when it differs.
@@ -123,15 +121,15 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    settings = pd.DataFrame(runs.settings).T[find_differences(runs.settings)]
+    settings = pd.DataFrame(runs.settings).T[find_differences(own_settings(runs.settings))]
     if not settings.empty:
         settings = settings.rename_axis("run").reset_index()
     limits = {"low": "effective_length_low", "high": "effective_length_high"}
     return {
         "Runs at their last probe": runs.runs.rename(columns=limits),
         "Reach by position method, last probe": runs.reaches,
-        "Settings that differ between arms": settings,
-        "Retrieval accuracy by distance, last probe": shares(runs.distances),
+        "Settings that differ between conditions": settings,
+        "Retrieval accuracy by distance, last probe": fold_accuracies(runs.distances),
         "Every probe": runs.probes.drop(columns="probe").rename(columns=limits),
     }
 

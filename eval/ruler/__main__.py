@@ -19,16 +19,15 @@ there. ruler-cases/ holds every test with its expected and actual answer. ruler_
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
 from eval.engine.cases import ChatOptions, Turn
 from eval.engine.command import EvaluationSpec
-from eval.engine.rows import RESULTS, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
+from eval.engine.text import to_text
 from eval.ruler.sources import STANDIN, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.core.command import Bar, show, start
@@ -131,15 +130,8 @@ class Ruler(Measure):
     def turn(self, task: Task, length: int, index: int) -> Turn:
         return task.turn(length, self.budgets[task], self.options.seed, index)
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the results: that of the run itself."""
-        model = self.subject.model
-        return self.request.folder or model.folder or RESULTS / f"ruler-{model.name}"
-
     def cells(self) -> Iterator[Cell]:
         """List the tasks at each length."""
-        checkpoint = self.subject.checkpoint or "model"
         for length in self.lengths:
             for task in self.options.selected_tasks:
                 source = name_source(self.sources[task.source]) if task.source else None
@@ -156,8 +148,7 @@ class Ruler(Measure):
                     "chat": self.options.chat,
                     "standins": [task.source] if source == STANDIN else [],
                 }
-                file = f"{checkpoint}-{task.name}-{length}"
-                yield Cell(row, self.options.tests, length, f"{task.name} at {length:,}", file)
+                yield Cell(row, self.options.tests, length, f"{task.name} at {length:,}")
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one task at one length: their mean score in percent, and its interval."""

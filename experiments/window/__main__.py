@@ -44,12 +44,12 @@ from experiments.window.plans import (
 from experiments.window.records import collect, has_acquired, pack, read_records
 from experiments.window.results import describe
 from experiments.window.texts import write_branch_texts, write_texts
+from lab.analysis.table import ENDING, unpacked
 from lab.core.errors import LabError
 from lab.core.files import write_json
 from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import load_tokenizer
 from lab.model.devices import cpuinfo
-from lab.runs.tables import ENDING, unpacked
 from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun
 

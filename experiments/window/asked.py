@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from eval.engine.rows import to_text
+from eval.engine.text import to_text
 from experiments.window.plans import FRESH_SEED, PLAIN, STAGES, plan_run
 from experiments.window.records import read_records
 from lab.core.types import IGNORE

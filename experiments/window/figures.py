@@ -9,10 +9,10 @@ import pandas as pd
 
 from experiments.window.plans import DCA, HALF, PLAIN
 from experiments.window.records import NEAR, Records, accuracy, read_tests
+from lab.analysis.table import unpacked
 from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
 from lab.probe.reach import ONE
-from lab.runs.tables import unpacked
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
 CONDITIONS = {  # of S1, by their names in the records

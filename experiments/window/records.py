@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.window.plans import METHODS, METHODS_OF_D, METHODS_OF_N, PLAIN
+from experiments.window.plans import METHODS, METHODS_OF_D, METHODS_OF_N, PLAIN, STAGES
+from lab.analysis.table import ENDING, read_results, unpacked
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
 from lab.probe.reach import recompute_reach
-from lab.runs.tables import ENDING, unpacked
 
 FILES = (  # of a run, in a table
     *("config.yaml", "environment.json", "provenance.json", "probes.jsonl"),
@@ -51,9 +51,10 @@ def read_records(folder: Path) -> Records:
 
 
 def read_tests(run: Path, text: str = GENERATED) -> Iterator[Row]:
-    """Read the results of eval.distance in a run folder, of prompts in generated or in a natural text."""
-    for path in run.glob("eval/distance*.jsonl" if text == GENERATED else f"eval/{text}/distance*.jsonl"):
-        yield from map(json.loads, path.read_text("utf-8").splitlines())
+    """Read the results of eval.distance in a run folder, of prompts in generated or in a natural text, oldest first."""
+    paths = run.glob("eval/distance*.jsonl" if text == GENERATED else f"eval/{text}/distance*.jsonl")
+    for _, rows in sorted(map(read_results, sorted(paths)), key=lambda results: results[0] or ""):
+        yield from rows
 
 
 def collect(places: Iterable[Path]) -> Records:
@@ -86,7 +87,8 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
                 if "prompt" not in row:
                     filled[row["distance"]] = row
             column = label if text == GENERATED else f"{label}, {text}"
-            reach = recompute_reach(filled, THRESHOLD)
+            # The predictions are about reach as it was defined then: of any share of distances that pass.
+            reach = recompute_reach(filled, THRESHOLD, 0.0)
             reaches[column] = math.nan if reach["reach"] is None else reach["reach"]
             reaches[f"{column} last"] = reach["last_distance"]
             reaches[f"{column} dips"] = sum(
@@ -130,9 +132,14 @@ def accuracy(
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:
-    """Write to a table, as lab.runs.tables reads it, what commands read of run folders."""
+    """Write to a table, as lab.analysis.table reads it, what commands read of run folders."""
     text = ""
     for run in sorted(runs):
+        stages = [stage for name, stage in STAGES.items() if run.name.split("-")[0] in (name, stage.bases)]
+        if any(stage.needs_retrieval for stage in stages):
+            # A base and its continuations until it retrieves are replicates.
+            plan = {"file": "plan.json", "text": '{"replicate": ["start.path"]}\n'}
+            text += json.dumps({"run": run.name, **plan}, separators=(",", ":")) + "\n"
         for record in read_files(run):
             text += json.dumps({"run": run.name, **record}, separators=(",", ":")) + "\n"
     write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
@@ -152,5 +159,6 @@ def read_files(run: Path) -> Iterator[dict[str, Any]]:
             elif path.suffix != ".jsonl":
                 yield {"file": file, "text": path.read_text("utf-8")}
             elif not path.name.startswith("tests-"):
-                for line in path.read_text("utf-8").splitlines():
-                    yield {"file": file, "row": json.loads(line)}
+                for row in map(json.loads, path.read_text("utf-8").splitlines()):
+                    if "test" not in row:
+                        yield {"file": file, "row": row}

@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.rows import to_text
-from eval.engine.seeds import paired_t
-from eval.engine.statistics import holm
+from eval.engine.text import to_text
 from experiments.window.figures import plot_findings, plot_grid
 from experiments.window.plans import DCA, DCA_QUARTER, DISTANCES, HALF, METHODS, PLAIN
 from experiments.window.records import BAND, ESSAYS, GENERATED, NEAR, Records, accuracy
 from lab.core.types import Row
-from lab.runs.arms import FEWEST, mean_with_limits
+from lab.results.statistics import FEWEST, holm, mean_with_limits, paired_t
 
 Differences = Callable[[Records], "pd.Series[float]"]
 MARGIN = 0.1  # in accuracy, within which a difference counts as none

@@ -16,7 +16,7 @@ PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN = "mean, 95% limits", "one run"
 BEYOND, BELOW = "passes the last tested", "fails the first tested"
-CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.classify_reach returns
+CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.probe.reach.classify_reach returns
 OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
     MEAN: ("diamond", "diamond"),
     RUN: ("circle", "circle"),
@@ -93,9 +93,9 @@ def build_axis(
     heading = words(values.name) if title is None else title
     if named:
         distinct = list(dict.fromkeys(values))
-        axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
+        axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=8, labelLimit=NAMES)
         return channel(f"{values.name}:O", title=heading, sort=distinct, axis=axis)
-    axis = alt.Axis(labelOverlap="greedy", tickCount=6)
+    axis = alt.Axis(labelOverlap="greedy", labelSeparation=8, tickCount=6)
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
     if side == "x":
         scale["nice"] = False

@@ -8,7 +8,8 @@ threshold - MARGIN would pass this number of tests with a probability of at most
 Reach begins at the last distance from which a stretch shows it. From there on the shares are fitted by the
 non-increasing curve nearest in squares, weighted by tests (`Curve.fit`). Reach is where that curve crosses the
 threshold, on linear joins. Nearer distances that fail are dips: they do not end reach, and their exact upper limit is
-below the threshold. Without such a stretch there is no number, and only the range of the limits is known:
+below the threshold. Reach is not determined where fewer than half of the tested distances up to it pass. Without such a
+stretch it is not determined either, and only the range of the limits is known:
 
     low:   the last distance from which a stretch shows the threshold with MARGIN 0, or where the least lower limit from
            there on crosses the threshold
@@ -39,6 +40,7 @@ contain the true value with probability 1 - a for any curve. Nothing is known be
 last: there a value is None, a low limit 0, and a high limit None.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -47,6 +49,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import betainc
 
+from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.core.types import FloatArray
 from lab.probe.limits import LengthResult, share_limits
 
@@ -126,17 +129,18 @@ def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequen
     return fitted, to_curve(fitted).fit().round(DIGITS)
 
 
-def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
-    """Find the reach of tests by rising distance, with limits and dips.
+def reach(results: Sequence[LengthResult], threshold: float, least_passing: float = 0.5) -> dict[str, Any]:
+    """Find the reach of tests by rising distance, with limits and dips; `least_passing` is a share of distances.
 
-    `reach` is None if no stretch shows the threshold, and the last distance where the fit does not fall below it.
+    `reach` is None if no stretch shows the threshold, or fewer than half of the distances up to it pass: then
+    `best_distance` is the last one of the best share. Reach is the last distance where the fit does not fall below.
     `reach_low` is None below the first distance, `reach_high` is None beyond the last one.
 
     Units: tokens, to a tenth.
     """
     curve = to_curve(results)
     distances = curve.lengths
-    values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": None}
+    values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": None, "best_distance": None}
     if curve.high[-1] < threshold:
         _, high = find_crossing(distances, curve.largest_high, threshold)
         values["reach_high"] = round(high, 1) or distances[0]
@@ -145,8 +149,14 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
     if start is not None:
         _, shares = fit_reach(results, threshold)
         _, value = find_crossing(distances[start:], shares, threshold)
-        values["reach"] = round(value, 1)
-        dips = [near for near, limit in zip(distances, curve.high, strict=True) if near < value and limit < threshold]
+        passes = [share >= threshold for near, share in zip(distances, curve.shares, strict=True) if near <= value]
+        if sum(passes) < least_passing * len(passes):
+            best = int(np.flatnonzero(curve.shares == curve.shares.max())[-1])
+            values["best_distance"] = distances[best]
+        else:
+            values["reach"] = round(value, 1)
+            near_limits = zip(distances, curve.high, strict=True)
+            dips = [near for near, limit in near_limits if near < value and limit < threshold]
     start = find_start(curve, threshold, margin=0.0)
     if start is not None:
         # Some distance of the stretch is at the threshold or above, so that reach is not nearer than its first.
@@ -156,28 +166,82 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
 
 
 def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Replace every recorded reach of an earlier definition, which has no `dips`, by that of the tests before it."""
+    """Replace every reach of an earlier definition by that of the tests before it.
+
+    The first had no `dips`. The second, without `best_distance`, had a number where fewer than half of the distances
+    pass.
+    """
     tests: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for row in rows:
+        changed: Mapping[str, Any] = {}
         known = tests[tuple(row.get(name) for name in FIELDS)]
         if "distance" in row and row.get("metric", ONE) == ONE:
             known[row["distance"]] = row
-        if "reach" in row and "dips" not in row and known:
-            yield {**row, **recompute_reach(known, row.get("threshold", 0.8))}
-        else:
-            yield dict(row)
+        if "reach" in row and "best_distance" not in row and known:
+            values = recompute_reach(known, row.get("threshold", 0.8))
+            if "dips" not in row or values["best_distance"] is not None:
+                changed = values
+        yield {**row, **changed}
 
 
-def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
+def recompute_reach(
+    rows: Mapping[int, Mapping[str, Any]], threshold: float, least_passing: float = 0.5
+) -> dict[str, Any]:
     """Find the reach of recorded tests, by distance; f there is between those of the distances around it."""
     results = []
     for distance, row in sorted(rows.items()):
         n, found = row["n"], row["found"]
         results.append(LengthResult(distance, n, found, [], *share_limits(found, n, row.get("confidence", 0.95))))
     f: list[Any] = [rows[distance].get("f") for distance in sorted(rows)]
-    values = reach(results, threshold)
+    values = reach(results, threshold, least_passing)
     is_known = values["reach"] is not None and None not in f
     return {**values, "f_at_reach": round(np.interp(values["reach"], sorted(rows), f)) if is_known else None}
+
+
+def classify_reach(reach: float | None, first: float | None, last: float | None) -> str | None:
+    """Say whether a reach is known to lie `below` the first distance tested, or at the `end` or beyond.
+
+    Example:
+        >>> classify_reach(None, 24, 179), classify_reach(179.0, 24, 179), classify_reach(90.5, 24, 179)
+        ('below', 'end', None)
+    """
+    # A number that is missing is None in a record, and nan in a table.
+    if reach is None or math.isnan(reach):
+        return None if first is None or math.isnan(first) else "below"
+    return "end" if last is not None and reach >= last else None
+
+
+def format_reach(row: Mapping[str, Any]) -> str:
+    """Write the reach of a probe, a censored one as a bound.
+
+    Example:
+        >>> row = {"first_distance": 24, "last_distance": 179}
+        >>> [format_reach({**row, "reach": reach, "reach_high": 24}) for reach in (179.0, math.nan)]
+        ['reach 179+', 'reach <24']
+        >>> [format_reach({**row, "reach": None, "reach_high": high}) for high in (64, None)]
+        ['reach <24 to 64', 'reach <24 to 179+']
+    """
+    if not math.isnan(row.get("best_distance") or math.nan):
+        return f"reach not determined, best at {row['best_distance']:,.0f}"
+    known = {}
+    for name in ("reach", "reach_high", "first_distance", "last_distance"):
+        if not math.isnan(row.get(name) or math.nan):
+            known[name] = row[name]
+    reach, high = known.get("reach"), known.get("reach_high")
+    end = classify_reach(reach, known.get("first_distance"), known.get("last_distance"))
+    if end == "below":
+        bounds, outcomes = [known["first_distance"]], [BELOW]
+        # Too few tests can show that the reach is below a higher distance only, or below none that was tested.
+        if high is None:
+            bounds.append(row["last_distance"])
+            outcomes.append(BEYOND)
+        elif high != known["first_distance"]:
+            bounds.append(high)
+            outcomes.append(RUN)
+        return f"reach {range_of(bounds, outcomes)}"
+    if reach is None:
+        return "reach not measured"
+    return f"reach {range_of([reach], [CENSORED.get(str(end), RUN)])}"
 
 
 def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
 from lab.core.files import FileEntry, file_error
+from lab.results.store import parse_record
 from lab.runs.checkpoints import (
     CONSUMED,
     MANIFEST,
@@ -29,7 +30,7 @@ from lab.runs.checkpoints import (
     read_manifest,
     rejecting,
 )
-from lab.runs.folder import RunFolder, ends_with_line, parse_record
+from lab.runs.folder import RunFolder, ends_with_line
 
 Whole = Annotated[int, Field(ge=0)]
 

@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from eval.engine.methods import expand
-from eval.engine.records import list_results
+from lab.analysis.table import list_results
 from lab.data.config import DataConfig, Dataset, Slimpajama, Stdlib, Text
 from lab.data.corpora import TextDocument, cut_definitions, open_corpus
 from lab.data.preparation import prepare

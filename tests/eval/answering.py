@@ -1,24 +1,24 @@
 """Tests put to a function in place of a model."""
 
-import shutil
 from types import SimpleNamespace
 
 import torch
 
 import eval.engine.subject
 from eval.engine.answers import score_answer
-from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
+from lab.results.store import Store
 
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=score_answer):
-    shutil.rmtree(folder / "none-cases", ignore_errors=True)
+    for file in folder.glob("none-*.jsonl"):
+        file.unlink()
     measure = object.__new__(Measure)
-    measure.kind, measure.results = "none", Results(folder / "none.jsonl", ())
+    measure.kind, measure.stores = "none", [Store(folder, "none", {})]
     measure.subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
     measure.options = SimpleNamespace(rows=lambda length: rows)
     measure.bar = SimpleNamespace(update=lambda tests: None, count_finished=lambda tests: None)
-    cell = Cell({}, len(cases), 0, "", "cases")
+    cell = Cell({}, len(cases), 0, "")
     return measure.ask(cell, cases.__getitem__, budget=budget, length=0, judge=judge)
 
 

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from lab.results.store import read_records
 from tests.refusals import check_faults
 
-__all__ = ["check_faults", "rows_in", "rows_named", "runner", "size_of", "words_of"]
+__all__ = ["check_faults", "lines_of", "rows_in", "runner", "size_of", "words_of"]
 
 
 def runner(main, bar=None):
@@ -28,8 +29,11 @@ def words_of(text):
     return [line.split() for line in text.splitlines() if line]
 
 
-def rows_named(name):
-    return lambda folder: rows_in(folder / name)
+def lines_of(folder, measure, *, tests=False):
+    """Read the rows of a measure, or its tests, in the order in which its files were finished."""
+    files = sorted(Path(folder).glob(f"{measure}-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    records = [record for path in files for record in read_records(path) if "key" not in record]
+    return [record for record in records if ("test" in record) == tests]
 
 
 def size_of(path):

@@ -17,7 +17,7 @@ from lab.core.yaml import format_yaml, parse_yaml
 from lab.data.chat import USER_ASSISTANT, frame_question, render, to_conversation
 from lab.export import main as export
 from lab.loading import open_model
-from tests.eval.commands import runner
+from tests.eval.commands import lines_of, runner
 from tests.opened import sealed
 from tests.refusals import refused
 
@@ -88,9 +88,8 @@ def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, ca
         words = [model, "--lengths=600", "--tests=3", "--apply_chat_template", "-o", tmp_path / model.name]
         status, _, err = runner(lines)(words, capsys)
         assert status == 0, err
-        (row,) = map(json.loads, (tmp_path / model.name / "lines.jsonl").read_text().splitlines())
-        cases = (tmp_path / model.name / row["cases"]).read_text().splitlines()
-        hashes.append([json.loads(case)["prompt_hash"] for case in cases])
+        (row,) = lines_of(tmp_path / model.name, "lines")
+        hashes.append([test["prompt_hash"] for test in lines_of(tmp_path / model.name, "lines", tests=True)])
         assert row["chat"] is True
     assert hashes[0] == hashes[1]
 

@@ -3,19 +3,28 @@
 import itertools
 import json
 import math
+import re
+from collections import namedtuple
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, t, ttest_rel
 
-from eval.compare import arrange, main, to_table
-from eval.engine.records import read_records
-from eval.engine.seeds import NONE, SEEDS, compare_over_seeds, seeds_needed
-from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, holm
+from eval.compare import arrange, compare, least_growth, main, to_table
+from lab.analysis.table import read_table, unpacked
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
-from lab.runs.tables import unpacked
+from lab.results.statistics import (
+    FISHER,
+    MCNEMAR,
+    NONE,
+    PAIRED_T,
+    SEEDS,
+    compare_over_seeds,
+    holm,
+    seeds_needed,
+)
 from tests.eval.commands import runner
 from tests.forked import ROOT
 
@@ -33,13 +42,19 @@ HARNESS |= {"n": 12, "score": 0.5}
 METHODS = {**SUBJECT, **NEEDLES, "metric": "needles_by_method", "length": 192, "n": 8, "passed": 6, "score": 0.75}
 ROWS = {  # a row of every kind, its task, its unit, what passed, and changes with which it cannot be compared
     "passkey": (
-        *(PASSKEY, "depth 50%", "share", 3),
+        *(PASSKEY, "passkey, depth 50%", "share", 3),
         {"protocol": "lab", "seed": 1, "filler": "other", "depth": 0.25, "answer_budget": 13},
     ),
     "ruler": (RULER, "vt", "percent", None, {"source": "essays", "version": 2}),
-    "lines": (LINES, "20 tokens", "share", 4, {"asked": 40}),
-    "perplexity": (PERPLEXITY, "stride 8", "perplexity", None, {"texts": "other", "stride": 16, "length": 128}),
-    "methods": (METHODS, "2 of 4 needles", "share", 6, {"needles": 8, "required": 4, "haystack": "other"}),
+    "lines": (LINES, "lines", "share", 4, {"asked": 40}),
+    "perplexity": (
+        PERPLEXITY,
+        "perplexity, stride 8",
+        "perplexity",
+        None,
+        {"texts": "other", "stride": 16, "length": 128},
+    ),
+    "probe": (METHODS, "2 of 4 needles", "share", 6, {"needles": 8, "required": 4, "haystack": "other"}),
     "harness": (HARNESS, "mmlu acc", "score", None, {"fewshot": 5, "metric": "f1", "limit": 5}),
 }
 
@@ -51,7 +66,7 @@ def write(folder, *rows, name="rows.jsonl"):
 
 
 def grid_of(*folders, by=()):
-    return arrange(read_records(list(folders)), by)[0]
+    return arrange(read_table(list(folders)), by)[0]
 
 
 def compared(*folders):
@@ -77,9 +92,9 @@ def passkey(folder, passes, name="a", hashes=None, **changes):
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind_shares_no_line_with_what_cannot_be_compared(tmp_path, evaluation):
     row, task, unit, passed, changes = ROWS[evaluation]
-    (record,) = read_records([write(tmp_path, row)]).replace({np.nan: None}).itertuples()
-    assert (record.evaluation, record.task, record.unit, record.score) == (evaluation, task, unit, row["score"])
-    assert (record.model, record.method, record.n, record.passed) == ("m", "rope+plain", row["n"], passed)
+    (record,) = read_table([write(tmp_path, row)]).rows.replace({np.nan: None}).itertuples()
+    assert (record.measure, record.metric, record.unit, record.score) == (evaluation, task, unit, row["score"])
+    assert (record.checkpoint, record.method, record.n, record.passed) == ("tokens-1", "rope+plain", row["n"], passed)
     for name, value in changes.items():
         grid = grid_of(write(tmp_path / name, row, {**row, "method": "other", name: value}))
         missing = (to_table(grid) == "-").to_numpy().tolist()
@@ -142,7 +157,7 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
     grid = grid_of(write(tmp_path, *rows))
     raw = {key: fisher_exact([[10, 0], [k, 10 - k]]).pvalue for key, k in counts.items() if key[0] != "a"}
     for (name, depth), p in holm(pd.Series(raw)).items():
-        cell = table_of(grid)[f"passkey depth {depth:.0%} 128 tokens", name]
+        cell = table_of(grid)[f"passkey, depth {depth:.0%} at 128", name]
         assert cell.p_adjusted == pytest.approx(p)
         assert to_table(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
 
@@ -153,15 +168,10 @@ def probe_row(consumed, passed, tests=4, length=128, **changes):
     return {**about, **NEEDLES, **known, "accuracy": passed / tests, "score": passed / tests, **changes}
 
 
-def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):
-    """2 and 18 of 20: the limits meet at 1/2 where P(X <= 2) = (1 + 20 + 190) / 2^20 = a / 4."""
-    stops = {"tests": 20, "thresholds": [0.8], "error": 0.0, "round": 20}  # one look, at all tests
-    found = compared(write(tmp_path / "a", probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20)))
-    assert found == (LIMITS, pytest.approx(4 * 211 / 2**20, rel=1e-4))
-    same = write(tmp_path / "b", probe_row(7, 2, 20, stops=stops), probe_row(9, 3, 20, stops=stops))
-    assert compared(same)[1] == 1
-    far = write(tmp_path / "c", probe_row(7, 0, 500, stops={**stops, "tests": 500}), probe_row(9, 500, 500))
-    assert compared(far)[1] == 1e-12
+def test_lengths_that_stopped_early_are_not_tested(tmp_path):
+    """How many tests they have depends on their outcomes."""
+    stops = {"tests": 20, "thresholds": [0.8], "error": 0.0, "round": 20}
+    assert compared(write(tmp_path, probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20)))[0] is None
 
 
 def write_run(folder, window, seed, passed, **summary):
@@ -184,27 +194,27 @@ def windows(tmp_path):
 
 def test_seeds_are_folded_into_their_mean_with_limits(windows):
     cells = table_of(grid_of(*windows, by=["window"]))
-    first, second = (cells["probe 2 of 4 needles 128 tokens", window] for window in ("96", "192"))
+    first, second = (cells["2 of 4 needles at 128", window] for window in ("96, n = 3", "192, n = 2"))
     # .2, .4, .6, and 0 and 1: mean .44, s .3847, t_4 = 2.7764: .44 -+ .4777, of which a share has the part above 0
     assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.9177, abs=1e-4))
     assert (first.seeds, second.seeds, second.score) == (3, 2, pytest.approx(0.85))
     assert (second.compared, pd.isna(second.test), pd.isna(second.p)) == (True, True, True), "three seeds are described"
-    first, second = (cells["probe effective length at 0.8", window] for window in ("96", "192"))
+    first, second = (cells["effective length at 0.8", window] for window in ("96, n = 3", "192, n = 2"))
     # 80 -+ 4.302653 * 16 / sqrt(3)
     assert (first.score, first.low, first.high) == pytest.approx((80, 40.2538, 119.7462), abs=1e-3)
     assert (math.isnan(second.score), second.range) == (True, "<64 to 160")  # no mean: one failed at 64
     shown = to_table(grid_of(*windows, by=["window"])).loc[second.line].tolist()
-    assert shown == ["80 (40.3 to 119.7), 3 seeds", "<64 to 160, 2 seeds, 1 censored?"]
+    assert shown == ["80 (40.3 to 119.7)", "<64 to 160?"]
 
 
 @pytest.mark.parametrize(
     ("lengths", "text"),
     {
-        (112, 128): "112 to 128+, 2 seeds, 1 censored",  # 128 is the last length tested
-        (128, 128): "128+, 2 seeds, 2 censored",
-        (None, 128): "<64 to 128+, 2 seeds, 2 censored",
-        (None, 64): "<64 to 64, 2 seeds, 1 censored",
-        (112, 120): "116 (65.2 to 166.8), 2 seeds",  # 116 -+ 12.706 * 4
+        (112, 128): "112 to 128+",  # 128 is the last length tested
+        (128, 128): "128+",
+        (None, 128): "<64 to 128+",
+        (None, 64): "<64 to 64",
+        (112, 120): "116 (65.2 to 166.8)",  # 116 -+ 12.706 * 4
         (128,): "128+ (96 or more), n=10",
     }.items(),
 )
@@ -212,10 +222,10 @@ def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text, capsys):
     ends = {"first_length": 64, "last_length": 128, "low": 96, "high": None}
     runs = [write_run(tmp_path, 96, seed, 5, effective_length=length, **ends) for seed, length in enumerate(lengths)]
     table = to_table(grid_of(*runs))
-    assert table.loc["probe effective length at 0.8"].tolist() == [text]
+    assert table.loc["effective length at 0.8"].tolist() == [text]
     status, out, _ = run([*runs, "--json"], capsys)
-    ranges = [row.get("range") for row in json.loads(out)["rows"]]
-    assert (status, ranges) == (0, [None, text.split(",")[0].split(" (")[0] if "+" in text or "<" in text else None])
+    ranges = sorted((row.get("range") for row in json.loads(out)["rows"]), key=str)
+    assert (status, ranges) == (0, sorted([None, text.split(" (")[0] if "+" in text or "<" in text else None], key=str))
 
 
 def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
@@ -256,10 +266,9 @@ def test_arms_of_other_seeds_name_how_many_they_need():
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
     with unpacked([ROOT / "experiments/demand/records/S1.jsonl.xz"]) as places:
         table, by_window = to_table(grid_of(*places)), to_table(grid_of(*places, by=["window"]))
-    assert table.loc["distance retrieval accuracy 132 tokens"].str.contains("5 seeds").all()
-    lines = by_window[by_window.index.str.startswith("distance retrieval accuracy 132 tokens")]
-    assert lines["192"].str.contains("5 seeds").tolist() == [True] * 5
-    assert capsys.readouterr().err == 2 * "skipped rows of gapped, which are joined with no others\n"
+    assert all(", n = 5" in column for column in table.columns)
+    lines = by_window[by_window.index.str.startswith("accuracy at 132")]
+    assert (len(lines), list(by_window.columns)) == (5, ["192, n = 5"])
 
 
 run = runner(main)
@@ -267,7 +276,7 @@ run = runner(main)
 
 def test_notes_and_rows(windows, tmp_path, capsys):
     status, out, _ = run([*windows, "--by=window", "-o", tmp_path], capsys)
-    assert (status, "? no test (2): fewer than 4 seeds" in out) == (0, True)
+    assert (status, "? no test (2): fewer than 4 seeds" in " ".join(out.split())) == (0, True)
     assert len((tmp_path / "compare.jsonl").read_text().splitlines()) == 4
 
 
@@ -278,7 +287,7 @@ def test_a_table_as_text_fits_and_leaves_out_what_follows(tmp_path, capsys):
         for model in ("first", "second")
         for n in (64, 96)
     ]
-    status, out, _ = run([write(tmp_path, *rows, *({**row, "filler": "long " * 40} for row in rows))], capsys)
+    status, out, _ = run([write(tmp_path, *rows, *({**row, "filler": "long " * 40} for row in rows)), "--full"], capsys)
     assert status == 0
     lines = out.splitlines()
     assert [line for line in lines if len(line) > 120] == []
@@ -297,3 +306,49 @@ def test_wrong_input_is_a_line(tmp_path, monkeypatch, capsys):
     for words, fault in faults.items():
         status, _, err = run(words, capsys)
         assert (status, err.count("\n"), fault in err) == (2, 1, True), err
+
+
+W_1M = ROOT / "experiments/window/records/W_1M.jsonl.xz"
+
+
+def test_the_main_experiment_is_a_table_of_25_lines(capsys):
+    """The growth is that of docs/findings.md: of five seeds, by the reaches there and the t distribution."""
+    status, out, _ = run([W_1M], capsys)
+    lines = out.splitlines()
+    assert (status, len(lines) <= 25, max(map(len, lines)) <= 120) == (0, True, True)
+    assert lines[0].split("  ")[-1].endswith("window of 768, n = 5")
+    assert [int(head) for head in re.findall(r"window of (\d+), n = 5", lines[0])] == [128, 192, 384, 768]
+    names = [line[:20].strip() for line in lines[1 : lines.index("")]]
+    distances = [int(name.removeprefix("accuracy at ")) for name in names[2:]]
+    assert (names[:2], distances == sorted(distances), len(distances) > 10) == (
+        ["reach at 0.8", "growth of ln reach"],
+        True,
+        True,
+    )
+    assert ".539 (.368 to .709)" in lines[2]
+    assert "2,000,000, 4,000,000 tokens, are not in the table" in " ".join(lines)
+    status, full, _ = run([W_1M, "--full"], capsys)
+    assert (status, len(full.splitlines()) > 100, "base model" in full) == (0, True, True)
+
+
+def test_growth_is_the_least_difference_that_the_tests_allow():
+    """Reaches of 100 and 150; one at the end, 176 of a window of 192, is 192 at most; none at all has no difference."""
+    row = namedtuple("row", "score censored high settings")
+    at = lambda score, censored=None, high=None: row(score, censored, high, {"data.window": 192})  # noqa: E731
+    assert least_growth(at(100), at(150)) == pytest.approx(math.log(1.5))
+    assert least_growth(at(176, "end"), at(300)) == pytest.approx(math.log(300 / 192))
+    assert least_growth(at(300), at(176, "end")) == pytest.approx(math.log(192 / 300))
+    assert least_growth(at(100), at(None, "below", 24.0)) == pytest.approx(math.log(24 / 100))
+    assert least_growth(at(None, "below", 24.0), at(None, "below", 24.0)) is None
+    assert least_growth(at(176, "end"), at(180)) == 0.0
+
+
+def test_seeds_that_all_found_all_are_counted_and_not_pooled(tmp_path, capsys):
+    """The limits of 64 of 64: .025^(1/64) = .944."""
+    runs = [write_run(tmp_path, 96, seed, 64) for seed in range(5)]
+    for run_folder in runs:
+        row = probe_row(1, 64, 64, model=run_folder.name, seed=0)
+        (run_folder / "probes.jsonl").write_text(json.dumps(row) + "\n")
+    out = run(runs, capsys)[1]
+    assert "all: 5 of 5 seeds found all (each 94.4 to 100)." in " ".join(out.split())
+    assert re.search(r"2 of 4 needles at 128 +all\n", out)

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from eval.engine.regression import fit, jackknife
-from eval.engine.seeds import NONE, binomial_variance, compare_over_seeds
-from lab.runs.arms import SHARES, mean_with_limits
+from lab.results.statistics import NONE, SHARES, binomial_variance, compare_over_seeds, mean_with_limits
 
 
 def covered(truth, limits):

@@ -16,7 +16,7 @@ from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.positions import distance as method
 from lab.probe.effective_distance import map_counts_to_distance
-from tests.eval.commands import rows_in, words_of
+from tests.eval.commands import lines_of, rows_in, words_of
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
@@ -43,7 +43,7 @@ def distance(wide_run, tmp_path, capsys):
 
 
 def rows_of(folder):
-    return rows_in(*folder.glob("distance-*.jsonl"))
+    return lines_of(folder, "distance")
 
 
 def test_every_method_gets_the_same_tests_and_a_table(distance):
@@ -54,12 +54,13 @@ def test_every_method_gets_the_same_tests_and_a_table(distance):
     assert [(row["method"], row["metric"]) for row in rows] == [*itertools.product(methods, metrics)]
     assert {(row["n"], row["needles"], row["f"]) for row in rows if "distance" in row} == {(4, 1, None)}
     assert all(row["reach"] is None and row["reach_high"] is not None for row in rows if row["metric"] == "reach")
-    (key, *one), (other_key, *other) = map(rows_in, folder.glob("tests-*.jsonl"))
+    (key, *one), (other_key, *other) = map(rows_in, folder.glob("distance-*.jsonl"))
     assert key["key"]["method"] != other_key["key"]["method"]
+    one, other = ([row for row in rows if "test" in row] for rows in (one, other))
     asked = [[(row["distance"], row["test"], row["prompt_hash"]) for row in rows] for rows in (one, other)]
     assert asked[0] == asked[1]
     assert [row["log_prob"] for row in one] != [row["log_prob"] for row in other]
-    assert (said.out.count("fails at 32 tokens already"), f"written to {folder}" in said.out) == (2, True)
+    assert (said.out.count("fails at 32 tokens already"), f"written to 2 files in {folder}" in said.out) == (2, True)
 
 
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):

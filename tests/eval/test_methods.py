@@ -9,12 +9,12 @@ from scipy.stats import beta
 
 import eval.engine.subject
 from eval.engine.methods import METHODS, read_distance, setting
-from eval.engine.statistics import holm
 from eval.probe import main
 from lab.config import load_experiment
 from lab.loading import open_model, replaced_methods
+from lab.results.statistics import holm
 from tests.eval.answering import Reader
-from tests.eval.commands import rows_named, runner
+from tests.eval.commands import lines_of, runner
 from tests.forked import ROOT
 
 
@@ -81,7 +81,12 @@ def test_holm_by_hand_and_by_its_definition():
 
 
 run = runner(main, "methods")
-rows_of = rows_named("methods.jsonl")
+
+
+def rows_of(folder):
+    return lines_of(folder, "probe")
+
+
 NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 SEEN = {"plain": 60, "string": 400, "dca": 90}
 

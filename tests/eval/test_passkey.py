@@ -10,7 +10,7 @@ from eval.engine.cases import Writer, finish
 from eval.lines import draw_case, main
 from eval.passkey import READERS, draft
 from tests.eval.answering import Reader, answered
-from tests.eval.commands import rows_in, runner, words_of
+from tests.eval.commands import lines_of, runner, words_of
 
 BUDGET, STOP = 12, 1
 FILLER = " ".join(f"Sentence {k} has some words in it." for k in range(300))
@@ -124,7 +124,7 @@ def test_a_length_is_filled_with_lines(hugging_face_folder, bpe, tmp_path, capsy
     words = [hugging_face_folder, "--lengths=700,1100", "--tests=2", "-o", tmp_path]
     status, out, _ = runner(main)(words, capsys)
     assert status == 0
-    rows = rows_in(tmp_path / "lines.jsonl")
+    rows = lines_of(tmp_path, "lines")
     for row, length in zip(rows, (700, 1100), strict=True):
         room, held = length - row["answer_budget"], []
         for index in range(2):

@@ -17,10 +17,13 @@ from lab.core.types import IGNORE
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.loading import open_model
-from tests.eval.commands import rows_named, runner, words_of
+from tests.eval.commands import lines_of, runner, words_of
 
 run = runner(main)
-rows_of = rows_named("perplexity.jsonl")
+
+
+def rows_of(folder):
+    return lines_of(folder, "perplexity")
 
 
 def documents_of(prepared):
@@ -31,7 +34,7 @@ def test_the_command_measures_a_run_once(run_folder, prepared, tmp_path, capsys,
     words = [run_folder, "--documents=3", "--lengths=16,24", "--stride=8", "-o", tmp_path]
     status, out, _ = run(words, capsys)
     assert status == 0
-    assert out.splitlines()[-1] == f"written to {tmp_path / 'perplexity.jsonl'}"
+    assert out.splitlines()[-1] == f"written to {next(tmp_path.glob('perplexity-*.jsonl'))}"
     rows = rows_of(tmp_path)
     long_enough = [ids for ids in documents_of(prepared) if len(ids) >= 24]
     chosen = [long_enough[n] for n in sorted(np.random.default_rng(0).permutation(len(long_enough))[:3])]

@@ -20,11 +20,10 @@ from lab.probe.config import ProbeConfig
 from lab.probe.needles import shortest
 from lab.runs.folder import packed_counts
 from tests.eval.answering import Counted, silent
-from tests.eval.commands import rows_in, runner, size_of
+from tests.eval.commands import lines_of, runner, size_of
 from tests.opened import CONSUMED, adopted
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
-CASES = f"cases/tokens-{CONSUMED:015d}.jsonl"
 
 
 @pytest.fixture
@@ -42,23 +41,23 @@ def probe(run_folder, tmp_path, capsys):
 
 
 def untimed(folder):
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in rows_in(folder / "probes.jsonl")]
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in lines_of(folder, "probe")]
 
 
 def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
     status, folder, said = probe()
     assert status == 0
-    *curve, summary = rows_in(folder / "probes.jsonl")
+    *curve, summary = lines_of(folder, "probe")
     assert [r["length"] for r in curve] == [192, 256, 320]
     assert {(r["tests"], r["passed"], r["verdict"], r["protocol"]) for r in curve} == {(6, 0, "fail", "ours")}
     assert {r["consumed_tokens"] for r in (*curve, summary)} == {CONSUMED}
     assert (summary["effective_length"], summary["low"], summary["high"], summary["threshold"]) == (None, 0, 0, 0.8)
     assert (summary["first_length"], summary["f_at_effective_length"], curve[0]["f"]) == (192, None, None)
-    assert len(rows_in(folder / CASES)) == 18
+    assert len(lines_of(folder, "probe", tests=True)) == 18
     assert re.search(r"192 +0 +6 +0\.000 +0\.000 to 0\.459", said.out)
     assert "effective length <192 at threshold 0.8, within <192 to <192; smooth <192, within <192 to <192" in said.out
-    assert f"written to {folder}" in said.out
-    assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["cases", "probes.jsonl", "tests"]
+    (file,) = folder.iterdir()
+    assert f"written to {file}\n" in said.out
 
 
 @pytest.mark.usefixtures("quiet")
@@ -73,7 +72,7 @@ def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
     (run / "counts.npz").write_bytes(packed_counts(counts))  # at the end, after the checkpoint
     status, folder, _ = probe(model=run)
     assert status == 0
-    assert [row["f"] for row in rows_in(folder / "probes.jsonl")[:-1]] == [58 + 1, 0, None]  # at 192, 256, 320
+    assert [row["f"] for row in lines_of(folder, "probe")[:-1]] == [58 + 1, 0, None]  # at 192, 256, 320
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, 
         assert probe(words, folder="run")[0] == 0
         status, folder, said = probe(words, model=exported)
         assert status == 0
-        assert rows_in(folder / "cases/tokens-000000000000000.jsonl") == rows_in(tmp_path / "run" / CASES)
+        assert lines_of(folder, "probe", tests=True) == lines_of(tmp_path / "run", "probe", tests=True)
         theirs, ours = untimed(folder), untimed(tmp_path / "run")
         apart = {"model": "tiny-llama", "consumed_tokens": None, "checkpoint": None}
         assert theirs == [{**row, **apart, "weights": theirs[0]["weights"]} for row in ours]
@@ -147,8 +146,7 @@ def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, 
 def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exported, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=36"]) == 0
-    folder = next((tmp_path / "results" / "probe-tiny-llama").glob("probe-*"))
-    (row, summary) = rows_in(folder / "probes.jsonl")
+    (row, summary) = lines_of(tmp_path / "results" / "probe-tiny-llama", "probe")
     tokenizer = open_model(exported).tokenizer
     least = shortest(ProbeConfig(answer_budget=36), tokenizer)
     assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
@@ -219,7 +217,7 @@ def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, caps
     Counted(monkeypatch, greedy=silent)
     status, out, _ = run([run_folder, *BY_DEPTH, "--plot", "-o", tmp_path], capsys)
     assert status == 0
-    rows = rows_in(*tmp_path.glob("heatmap-*.jsonl"))
+    rows = lines_of(tmp_path, "probe")
     cells = [row for row in rows if row["metric"] == "found_by_depth"]
     assert [row["length"] for row in cells] == [200] * 12 + [320] * 12
     same = {"tests": 3, "found": 0, "model": "tiny", "method": "rope+plain", "seed": 0, "depths": 12}

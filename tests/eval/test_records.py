@@ -8,11 +8,11 @@ import pytest
 from eval.compare import main as compare
 from eval.reach import main as reach
 from eval.report.__main__ import main as report
-from eval.report.data import read_runs
+from eval.report.frames import read_runs
 from experiments.window.records import pack
+from lab.analysis.table import unpacked
 from lab.core.errors import DataError
 from lab.runs.folder import RunFolder
-from lab.runs.tables import unpacked
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 from tests.opened import sealed
 
@@ -89,7 +89,7 @@ def test_a_table_writes_nothing_but_files_of_runs_in_its_folder(tmp_path, monkey
 
 
 def test_a_table_is_unpacked_up_to_a_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.runs.tables.MOST_BYTES", 2**26, raising=False)
+    monkeypatch.setattr("lab.analysis.table.MOST_BYTES", 2**26, raising=False)
     table = tmp_path / "x.jsonl.xz"
     line = b'{"run": "r", "file": "p.jsonl", "row": "%s"}\n' % (b"a" * 2**20)
     for part, times, rule in ((b"a" * 2**24, 20, "line 1: longer than"), (line * 16, 20, "line 64: longer than")):

@@ -16,7 +16,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.integrations.retrieval import COLUMNS, build_tests, read_tokenizer, score_answers
 from lab.loading import open_model
 from lab.probe.needles import load_haystack
-from lab.runs.folder import RunFolder
+from tests.eval.commands import lines_of
 from tests.opened import write_source
 from tests.refusals import refused
 
@@ -63,8 +63,7 @@ def test_the_table_is_that_of_the_distance_command(prepared, run, tokenizer, cap
     table = watch.probe(tests=TESTS)
     words = [str(run), f"--tests={TESTS}", "--digits=6", "-o", str(run / "out")]
     assert distance.main(words) == 0, capsys.readouterr().err
-    (file,) = (run / "out").glob("distance-*.jsonl")
-    rows = pd.DataFrame(RunFolder(file.parent).read(file.name)).query("metric == 'found_by_distance'")
+    rows = pd.DataFrame(lines_of(run / "out", "distance")).query("metric == 'found_by_distance'")
     assert table.columns.tolist() == [*COLUMNS]
     for name in ("distance", "n", "score", "low", "high"):
         assert table[name].tolist() == rows[name].tolist()

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
+import lab
 from eval.compare import main as compare
 from eval.distance import reach_line
-from eval.engine.reach_points import read_evaluated
-from eval.engine.records import read_runs
+from eval.reach import read_probes
+from lab.analysis.table import read_table
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.reach import effective_lengths, reach, to_curve, with_reach
-from lab.runs.probe_records import with_demand
 from tests.eval.commands import runner
 
 DISTANCES = (24, 36, 48, 60, 72, 84, 96, 108, 120, 132, 144, 156, 168, 179)
@@ -114,6 +114,14 @@ def test_neighbours_are_not_joined_to_exactly_the_threshold():
     assert reach(curve([780] * 3, 1000, DISTANCES[:3]), 0.8)["reach"] is None, "more than .75, and yet below"
 
 
+@pytest.mark.parametrize(("found", "expected"), [((0, 0, 9, 9, 0), (84.0, None)), ((0, 0, 0, 9, 9, 0), (None, 100))])
+def test_a_reach_that_fewer_than_half_of_the_distances_up_to_it_pass_is_not_determined(found, expected):
+    """Two of four pass and two of five do; reach would be where 1 falls to .8 on the way to 0."""
+    values = reach(curve([50 * k // 9 for k in found], 50, (20, 40, 60, 80, 100, 102)), 0.8)
+    assert (values["reach"], values["best_distance"]) == expected
+    assert reach(curve([50 * k // 9 for k in found], 50, (20, 40, 60, 80, 100, 102)), 0.8, 0.0)["reach"] is not None
+
+
 def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys):
     """.2 at 24 and 1 from 36 to 60: a non-increasing fit begins at .8, and with .1 at none; here it is 60 + 12 / 4."""
     about = {"model": "m", "method": "rope+plain", "consumed_tokens": 7, "confidence": 0.95, "seed": 0}
@@ -131,12 +139,14 @@ def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys
     probes = [{k: v for k, v in row.items() if k != "metric"} for row in rows[:-1]] + [summary]
     (run / "probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in probes))
     value = 60 + 12 * 0.2 / (1 - 13 / 64)
-    found = [next(row for row in with_reach(rows) if "reach" in row), *with_demand(run)]
+    own = lab.open_run(run).probes().to_dict("records")
+    found = [next(row for row in with_reach(rows) if "reach" in row), *own]
     for each in found:
         assert (each["reach"], each["dips"]) == (pytest.approx(value, abs=0.05), [24])
     assert found[0]["f_at_reach"] == round(100 - value)
     (run / "probes.jsonl").unlink()
-    assert read_evaluated(read_runs([run])["m"])[0]["reach"] == found[0]["reach"]
+    table = read_table([run])
+    assert read_probes(table, str(run))[0]["reach"] == found[0]["reach"]
     assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64, a dip") == 1
 
 

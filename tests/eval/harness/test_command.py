@@ -12,8 +12,9 @@ from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import interval, main
 from eval.harness.model import StoredRequests
+from lab.results.store import Store
+from tests.eval.commands import lines_of, runner
 from tests.eval.commands import rows_in as read_lines
-from tests.eval.commands import runner
 from tests.forked import ROOT
 
 pytest.importorskip("lm_eval")
@@ -23,7 +24,7 @@ OWN = (f"--include_path={TASKS}",)
 
 
 def rows_in(folder, task, filtered=None):
-    rows = [row for row in read_lines(folder / "harness.jsonl") if row["task"] == task]
+    rows = [row for row in lines_of(folder, "harness") if row["task"] == task]
     return {row["metric"]: row for row in rows if filtered in (None, row["filter"])}
 
 
@@ -64,7 +65,7 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
         status, _, err = run(*words)
     assert status == 75
     assert "stopped; the same command continues" in err
-    assert not (tmp_path / "harness.jsonl").exists()
+    assert not lines_of(tmp_path, "harness")
     passes.clear()
     assert run(*words)[0] == 0
     file = TASKS / f"{task.removeprefix('lab_')}.jsonl"
@@ -80,7 +81,7 @@ def test_cut_contexts_are_reported(run_folder, tmp_path, run):
         status, out, _ = run(run_folder, "--tasks=lab_facts,lab_key", *OWN, *words, "-o", tmp_path)
         assert status == 0
         assert f"8 contexts were longer than the window and lost their {part}; raise --max_length" in out
-    facts = [row for row in read_lines(tmp_path / "harness.jsonl") if row["task"] == "lab_facts"]
+    facts = [row for row in lines_of(tmp_path, "harness") if row["task"] == "lab_facts"]
     assert [(row["truncate"], row["n"]) for row in facts] == [("left", 4), ("middle", 4)]
 
 
@@ -148,13 +149,14 @@ def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, 
     text = (TASKS / "choice.yaml").read_text()
     (tmp_path / "choice.yaml").write_text(text.replace("tests/eval/harness_tasks/choice.jsonl", f"{tmp_path}/d.jsonl"))
     words = [str(run_folder), "--tasks=lab_choice", f"--include_path={tmp_path}", "-o", str(tmp_path / "out")]
-    file = tmp_path / "out/harness.jsonl"
     for n_rows in (4, 4, 6):
         (tmp_path / "d.jsonl").write_text("".join(rows[:n_rows]))
         assert main(words) == 0
-    found = read_lines(file)
+    found = lines_of(tmp_path / "out", "harness")
     assert [row["n"] for row in found if row["metric"] == "acc"] == [4, 6]
-    file.write_text("".join(json.dumps({**row, "score": -1.0}) + "\n" for row in found))
+    (file,) = (tmp_path / "out").glob("harness-*.jsonl")
+    store = Store(file.parent, "harness-tiny", read_lines(file)[0]["key"])
+    store.append([{**row, "score": -1.0} for row in found])
     assert main(words) == 0
-    again = read_lines(file)[len(found) :]
+    again = lines_of(tmp_path / "out", "harness")[2 * len(found) :]
     assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in found[2:]]

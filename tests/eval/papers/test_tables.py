@@ -79,7 +79,7 @@ def test_ours_beside_theirs(tmp_path):
     one.values["out"].mkdir()
     rows = [{"compared_as": "rope", "score": 0.5}, {"compared_as": "rope", "score": 0.75, "seed": 1}]
     rows += [{"compared_as": "string", "score": 0.25, "commit": "old"}, {"compared_as": "string", "score": 0.5}]
-    (one.values["out"] / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (one.values["out"] / "probe-a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     mini = {cell["column"]: cell for cell in compare(table, [one], mini=True)}
     assert (mini["RoPE"]["ours"], mini["STRING"]["ours"]) == (62.5, 50.0)  # the mean; the newest of one measurement
     assert (mini["RoPE"]["theirs"], mini["RoPE"]["difference"], mini["RoPE"]["scale"]) == (56.6, None, "mini")

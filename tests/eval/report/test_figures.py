@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eval.report.data import mean_over_seeds, outcomes, reach_points, read_runs
 from eval.report.figures import frequency, over_tokens
+from eval.report.frames import fold_reaches, list_outcomes, mean_over_seeds, read_runs
 from lab.core.chart import set_theme
 from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
@@ -28,7 +28,7 @@ def seeds(tmp_path):
 
 def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     """Plain is measured in both; the others fail at 20 tokens or pass at 100 in one seed or both."""
-    rows = reach_points(read_runs(seeds).reaches, ["arm", "method"]).itertuples()
+    rows = fold_reaches(read_runs(seeds).reaches, ["condition", "method"]).itertuples()
     points = {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs, row.of) for row in rows}
     rerope, extend = "rerope(window=9)", "self_extend"
     one = {(rerope, BELOW): 20, (rerope, RUN): 70, ("dca", BELOW): 20, (extend, RUN): 90, (extend, BEYOND): 100}
@@ -39,14 +39,20 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     assert mean_over_seeds([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
     for key, value in one.items():
         assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
-    alone = reach_points(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
+    alone = fold_reaches(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
     assert alone.loc["dca", ["reach", "low", "high", "outcome"]].tolist() == [20, 20, 100, BELOW]
 
 
 def test_a_lone_run_has_the_limits_of_its_own_effective_length():
     ends = {"first_length": [64, 64], "last_length": [256, 256]}
-    rows = {"arm": ["a", "b"], "effective_length": [128.0, 192.0], "low": [96.0, 160.0], "high": [160.0, None], **ends}
-    points = reach_points(pd.DataFrame(rows), ["arm"], "effective_length")
+    rows = {
+        "condition": ["a", "b"],
+        "effective_length": [128.0, 192.0],
+        "low": [96.0, 160.0],
+        "high": [160.0, None],
+        **ends,
+    }
+    points = fold_reaches(pd.DataFrame(rows), ["condition"], "effective_length")
     assert points[["low", "high"]].values.tolist() == [[96, 160], [160, 256]]
 
 
@@ -65,8 +71,8 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     reaches = ((None, 40.0, 90.0), (30.0, 60.0, 100.0))
     paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=reaches[k]) for k in (0, 1)]
     runs = read_runs(paths)
-    assert runs.arms == ["all, n = 2"]
-    found = outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
+    assert runs.conditions == ["all, n = 2"]
+    found = list_outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
     assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
     spec = over_tokens(runs, value="reach", title="Reach").chart.to_dict()
     line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())

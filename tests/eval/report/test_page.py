@@ -55,7 +55,7 @@ def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, 
         pytest.skip("no Chromium: apt-get install chromium")
     if name == "long":
         phrase = "a window that has a name much longer than any line of a narrow page, of {}"
-        monkeypatch.setattr("lab.runs.conditions.PHRASES", {"data.window": phrase})
+        monkeypatch.setattr("lab.analysis.conditions.PHRASES", {"data.window": phrase})
     n_arms = {"one": 1, "many": 70, "records": 9, "long": 3}[name]
     paths = RECORDS if name == "records" else make_runs(tmp_path, n_arms)
     page = tmp_path / "report.html"

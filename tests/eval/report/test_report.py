@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from eval.report.__main__ import main
-from eval.report.data import read_runs, shares
+from eval.report.frames import fold_accuracies, read_runs
 from lab.runs.folder import RunFolder
 from tests.eval.commands import check_faults, runner
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
@@ -31,7 +31,7 @@ def two_arms(tmp_path):
 
 def test_frames_hold_arms_probes_and_the_evaluations_of_the_last_probe(two_arms):
     runs = read_runs(two_arms)
-    assert list(runs.runs["arm"]) == ["window of 128, n = 3"] * 3 + ["window of 192, n = 1"]
+    assert list(runs.runs["condition"]) == ["window of 128, n = 3"] * 3 + ["b"]
     assert list(runs.runs["reach"]) == [80, 90, 100, 150]
     assert list(runs.probes["tokens"]) == [1_000_000, 2_000_000] * 4
     assert runs.methods == ["plain", "string(shift=64,window=32)"]
@@ -45,14 +45,14 @@ def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp
     for k, score in enumerate((0.7, 0.8, 0.9)):
         write_fake(tmp_path / f"a{k}", seed=k, scores=(1.0, score))
     write_fake(tmp_path / "b", window=192, scores=(1.0, 0.4))
-    out = shares(read_runs(sorted(tmp_path.iterdir())).distances).set_index(["arm", "distance"])
+    out = fold_accuracies(read_runs(sorted(tmp_path.iterdir())).distances).set_index(["condition", "distance"])
     far = out.loc[("window of 128, n = 3", 100)]
     # mean .8; with 0 and 1: mean .68, s .3962, half width 2.7764 * .3962 / sqrt(5) = .4920
     assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.18801, 1.0], abs=1e-4)
     assert [far["runs"], far["tests"]] == [3, 300]
     equal = out.loc[("window of 128, n = 3", 20)]  # 1 of all seeds
     assert equal["low"] == pytest.approx(0.8 - 2.7764 * 0.2, abs=1e-4)
-    assert list(out.loc[("window of 192, n = 1", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
+    assert list(out.loc[("b", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
 
 
 def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path, capsys):

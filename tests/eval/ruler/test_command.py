@@ -11,7 +11,7 @@ from eval.engine.subject import Subject
 from lab.loading import open_model
 from lab.runs.checkpoints import folder_name
 from tests.eval.answering import Reader
-from tests.eval.commands import rows_in, runner
+from tests.eval.commands import lines_of, runner
 from tests.eval.ruler.oracle import solve
 from tests.opened import save_weights
 
@@ -41,7 +41,7 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     words = [run_copy, "--tests=2", "--tasks=vt,niah_multiquery,qa_1", "--lengths=900,800", f"--squad={squad}"]
     status, out, _ = run([*words, "--last=3"], capsys)
     assert status == 0
-    rows = rows_in(run_copy / "ruler.jsonl")
+    rows, tests = lines_of(run_copy / "eval", "ruler"), lines_of(run_copy / "eval", "ruler", tests=True)
     checkpoints, tasks = [folder_name(tokens) for tokens in (16384, 12288, 8192)], ("niah_multiquery", "vt", "qa_1")
     cells = [(row["checkpoint"], row["length"], row["task"]) for row in rows]
     assert cells == [*itertools.product(checkpoints, (800, 900), tasks)]
@@ -50,12 +50,12 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     for row in rows:
         assert (row["protocol"], row["version"], row["n"]) == ("ruler", 2, 2)
         assert row["standins"] == {"niah_multiquery": ["essays"], "vt": [], "qa_1": []}[row["task"]]
-        cases = rows_in(run_copy / row["cases"])
+        cases = [test for test in tests if test["cell"] == row["cell"]]
         assert row["score"] == pytest.approx(100 * sum(case["score"] for case in cases) / 2)
         assert all(case["expected"] and case["prompt_tokens"] <= row["length"] - row["answer_budget"] for case in cases)
     assert out.startswith("tiny: rope+plain, 2 tests each, mean of 3 checkpoints\n")
     assert "stand-ins: made-up text in place of essays" in out.splitlines()
-    kept = json.loads((run_copy / "ruler_summary.json").read_text())
+    kept = json.loads((run_copy / "eval/ruler_summary.json").read_text())
     assert (kept["checkpoints"], kept["effective_length"], [*kept["averages"]]) == (checkpoints, 0, ["800", "900"])
     assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60 + 100) / 3)
     assert "keeps 4 checkpoints" in run([*words, "--last=5"], capsys)[2]
@@ -66,7 +66,7 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
 @pytest.mark.usefixtures("solved")
 def test_questions_without_their_files_are_not_asked(run_folder, tmp_path, capsys):
     status, out, err = run([run_folder, "--tests=1", "--lengths=2500", "-o", tmp_path / "out"], capsys)
-    assert (status, len(rows_in(tmp_path / "out" / "ruler.jsonl"))) == (0, 11)
+    assert (status, len(lines_of(tmp_path / "out", "ruler"))) == (0, 11)
     assert "qa_1 (--squad) and qa_2 (--hotpotqa) not run: 11 tasks" in out + err
     status, _, err = run([run_folder, "--tests=1", "--tasks=qa_2"], capsys)
     assert (status, "tasks=qa_2: needs a file of questions; name it by --hotpotqa" in err) == (2, True)

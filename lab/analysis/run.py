@@ -14,24 +14,24 @@ distance fails, or the tests show no number (lab/probe/reach.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.analysis.conditions import find_differences, own_settings, read_settings
+from lab.analysis.table import unpacked
 from lab.core.chart import Rule, hconcat, plot_rows, save, vconcat
 from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.data.text_files import expand_pattern
-from lab.runs.arms import find_differences, read_settings
+from lab.probe.reach import classify_reach, format_reach, with_reach
 from lab.runs.checkpoints import READ, RECORDS, check_files, folder_name
 from lab.runs.folder import Record, RunFolder
-from lab.runs.probe_records import list_contexts, shown_reach, with_demand
 from lab.runs.source import find_place
-from lab.runs.tables import unpacked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ class Run:
         rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
         shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": rules}
         curve: dict[str, Any] = {"log_x": True, "marks": False}
-        add(self.distances(), "distance", "score", f"accuracy by distance: {shown_reach(last)}", **shares)
+        add(self.distances(), "distance", "score", f"accuracy by distance: {format_reach(last)}", **shares)
         add(self.lengths(), "length", "accuracy", "tests passed by length", **shares)
         add(self.metrics(), "consumed_tokens", "loss", "training loss, nats per token", None, marks=False)
         frequency = as_table(per_distance(profiles))
@@ -178,6 +178,25 @@ class Run:
         lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]
         save(vconcat(*lines, title=self.path.resolve().name), picture.path)
         return picture
+
+
+def list_contexts(probe: Record) -> Iterator[Record]:
+    """List the held-out loss of a probe by visible context: from `context` earlier tokens to 2x that."""
+    for context, loss in probe.get("context_loss", {}).items():
+        yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
+
+
+def with_demand(run: Path) -> Iterator[Record]:
+    """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
+    for record in with_reach(RunFolder(run).records("probes.jsonl")):
+        if "effective_length" not in record:  # the summary of a complete probe has one
+            continue
+        path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
+        reach, g_from = record.get("reach"), None
+        if reach is not None and path.exists():
+            g_from = SavedCounts.read(path).g_from(int(reach))
+        end = classify_reach(reach, record.get("first_distance"), record.get("last_distance"))
+        yield {**record, "censored": end, "g_from_reach": g_from}
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -228,7 +247,7 @@ def tabulate_probes(paths: list[str], last: bool) -> pd.DataFrame:
     for path in paths:
         check_files(Path(path), ("config.yaml", *RECORDS))
     settings = {path: read_settings(Path(path)) for path in paths}
-    names = find_differences(settings)
+    names = find_differences(own_settings(settings))
     rows: list[Record] = []
     for path in paths:
         row = settings[path]

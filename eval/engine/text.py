@@ -1,17 +1,10 @@
-"""What an evaluation found: rows, tables of them as text, and files of them, from which a stopped measurement goes on.
-
-Files are .jsonl. A cell is one number of a table, such as one depth at one length. Its row states what was measured,
-on what and how, and is appended in full as soon as the number is known. Until then the cell's finished tests are in a
-file of their own, which ends in .part. Rows that agree in the fields they are named by are the same measurement.
-"""
+"""The result of a command as text: tables, names, limits, and the JSON document of all results."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
@@ -20,14 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import to_jsonable_python
 
 from lab.core import files
-from lab.core.errors import CheckpointError, ConfigError
 from lab.core.types import Row
 from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
@@ -38,15 +29,17 @@ class Result(NamedTuple):
 
     text: str
     rows: Sequence[Mapping[str, Any]] = ()
-    written: Path | None = None
+    files: Sequence[Path] = ()
     picture: Path | None = None
 
     @property
     def full_text(self) -> str:
         """The text, and the paths of the files."""
         lines = [self.text]
-        if self.written:
-            lines.append(f"written to {self.written}")
+        if len(self.files) > 1:
+            lines.append(f"written to {len(self.files)} files in {self.files[0].parent}")
+        elif self.files:
+            lines.append(f"written to {self.files[0]}")
         if self.picture:
             lines.append(f"picture: {self.picture}")
         return "\n".join(filter(None, lines))
@@ -56,13 +49,13 @@ def document(name: str, results: Sequence[Result]) -> str:
     """Write results as one JSON object.
 
     Example:
-        >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
+        >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], [Path("a.jsonl")])])
         '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
     whole: dict[str, Any] = {"command": name, "rows": [], "files": [], "pictures": []}
     for result in results:
         whole["rows"] += result.rows
-        whole["files"] += filter(None, [result.written])
+        whole["files"] += result.files
         whole["pictures"] += filter(None, [result.picture])
     return json.dumps(to_json(whole), allow_nan=False)
 
@@ -186,91 +179,6 @@ def natural_key(name: str) -> list[str | float]:
     return [float(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
 
 
-class Results:
-    """The rows of one file, each found again by the fields that name it.
-
-    With a `key`, the file holds finished work that a command reads back in place of doing it again. Its first line is
-    the key, which is all that decides the outcome, and each line has a hash of the line and the key:
-
-        {"key": {"weights": "9c7344f7", "method": "rope+plain", "seed": 0}, "hash": "5d1c..."}
-        {"length": 128, "test": 0, "answer": " 71432.", "hash": "e07f..."}
-
-    Raises: CheckpointError for a broken line, or one whose hash is another one's; ConfigError where the file cannot be
-        written.
-    """
-
-    def __init__(self, path: Path, named_by: Sequence[str], key: Mapping[str, object] | None = None) -> None:
-        self.path = path
-        self.named_by = tuple(named_by)
-        self.key = None if key is None else json.dumps(key, sort_keys=True)
-        self.stored: dict[str, Row] = {}
-        # Results are appended: a link, as in a folder of somebody else, would change a file elsewhere.
-        if path.is_symlink():
-            raise ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
-        with files.writing(f"-o {path.parent}", "folder"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                # A crash in the middle of writing leaves a last line without its end, which is cut off.
-                content = path.read_bytes()
-                if not content.endswith(b"\n"):  # another process may have appended since
-                    os.truncate(path, content.rfind(b"\n") + 1)
-            self.read()
-        if key is not None and not self.stored:
-            self.append([{"key": dict(key)}])
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.stored.values())
-
-    def read(self) -> None:
-        """Read the rows of the file; reject a line whose hash is another."""
-        for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
-            if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
-                error = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
-                raise CheckpointError(f"{self.path}: {error}")
-            self.stored[self.name(row)] = row
-
-    def hash_row(self, row: Row) -> str:
-        # With the key in its hash, a line that is copied from another file is rejected.
-        return short_hash(f"{self.key}{json.dumps(row)}", 16)
-
-    def name(self, row: Mapping[str, object]) -> str:
-        return json.dumps([row.get(field) for field in self.named_by])
-
-    def digest(self, row: Mapping[str, object]) -> str:
-        return short_hash(self.name(row))
-
-    def find(self, row: Mapping[str, object]) -> Row | None:
-        return self.stored.get(self.name(row))
-
-    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows; they are on the disk when this returns."""
-        lines = ""
-        for row in map(dict, rows):
-            whole = row if self.key is None else {**row, HASH: self.hash_row(row)}
-            lines += json.dumps(whole) + "\n"
-            self.stored[self.name(row)] = row
-        with files.writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            # Finished tests are never run again, so that they must survive a loss of power.
-            os.fsync(file.fileno())
-
-    def add(self, row: Mapping[str, object], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
-        """Append the row of a finished cell; `tests`, a file name and records, are written before it."""
-        whole = dict(row)
-        if tests is not None:
-            write_rows(self.path.parent / tests[0], tests[1])
-            whole["cases"] = tests[0]
-        # The row follows its tests and precedes the deletion of the part, so that a crash in between loses nothing.
-        self.append([whole])
-        if tests is not None:
-            self.part(tests[0]).unlink(missing_ok=True)
-        return whole
-
-    def part(self, tests: str) -> Path:
-        return self.path.parent / f"{tests}.part"
-
-
 def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write a file of rows, whole or not at all.
 
@@ -278,8 +186,3 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """
     with files.writing(f"-o {path.parent}", "folder"):
         RunFolder(path.parent).write_records(path.name, [to_json(row) for row in rows])
-
-
-def short_hash(text: str, digits: int = 8) -> str:
-    """Name a text by hexadecimal digits of its hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -1,38 +1,37 @@
-"""What a report shows of its runs, as data frames.
+"""What a report shows of its runs, as data frames made of the table of their results.
 
-An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arms.py). Its name leaves out the settings
-that most arms have, which `common` lists.
+A condition is a set of n runs that differ in nothing but seeds (lab/analysis/conditions.py). Its label leaves out the
+settings that most conditions have, which `common` lists; one run alone has its own name.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import ENDS, SUMMARY, ProbedRun, list_results
-from eval.engine.records import read_runs as read_probed
-from eval.engine.rows import natural_key
+from eval.engine.text import natural_key
+from lab.analysis.conditions import label_conditions, shorten_names
+from lab.analysis.run import list_contexts
+from lab.analysis.table import Table, check_runs, read_table
 from lab.core.chart_style import CENSORED, MEAN, RUN
 from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
-from lab.probe.reach import ONE, with_reach
-from lab.runs.arms import SHARES, classify_reach, mean_with_limits, name_arms, without_common
+from lab.probe.reach import classify_reach
+from lab.results.statistics import SHARES, mean_with_limits
 from lab.runs.folder import RunFolder
-from lab.runs.probe_records import list_contexts
 
-TRAINED, HELD_OUT = "training", "held out"
-TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are in addition to their distance
-REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
+ENDS = {"reach": ("first_distance", "last_distance"), "effective_length": ("first_length", "last_length")}
+LIMITS = {"reach": ("reach_low", "reach_high"), "effective_length": ("low", "high")}
+REACH = ["reach", *LIMITS["reach"], *ENDS["reach"], "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
-
-FRAMES = {  # columns of the frames, in addition to arm and run
+FRAMES = {  # columns of the frames, in addition to condition and run
     "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
     "losses": ["kind", "bin", "tokens", "loss"],
     "probes": ["probe", "tokens", *REACH, *LENGTH],
@@ -52,8 +51,8 @@ class Runs(NamedTuple):
     those under each position method, and with `contexts` and `gains` those at the last probe. `frequency` has f(i), and
     g(d) where it was counted, by bins of distances.
 
-    `arms` are in the order of their settings, as the runs are, `methods` plain first, then by name and parameters.
-    `thresholds` are those of all probes.
+    `conditions` are in the order of their settings, as the runs are, `methods` plain first, then by name and
+    parameters. `thresholds` are those of all probes.
     """
 
     runs: pd.DataFrame
@@ -65,7 +64,7 @@ class Runs(NamedTuple):
     contexts: pd.DataFrame
     gains: pd.DataFrame
     settings: Mapping[str, Row]
-    arms: list[str]
+    conditions: list[str]
     methods: list[str]
     thresholds: set[float]
     common: str
@@ -73,112 +72,102 @@ class Runs(NamedTuple):
 
 def read_runs(places: Sequence[Path]) -> Runs:
     """Read run folders, rejecting what is none, has the name of another, or is broken."""
-    probed = read_probed(places)
-    settings = {name: run.settings for name, run in probed.items()}
-    arms, common = without_common(name_arms(settings))
-    sizes = Counter(arms.values())
-    for name, arm in arms.items():
-        arms[name] = f"{arm}, n = {sizes[arm]}"
-    # Runs of an arm follow one another, with the numbers in the names of arms rising.
-    order = sorted(probed, key=lambda name: natural_key(arms[name]))
+    check_runs(places)
+    table = read_table(places)
+    short, common = shorten_names({run: condition.name for run, condition in table.conditions.items()})
+    labels = label_conditions(table.conditions, short)
+    # Runs of a condition follow one another, with the numbers in the names of conditions rising.
+    order = sorted(labels, key=lambda run: natural_key(short[run]))
     rows: dict[str, list[Row]] = defaultdict(list)
-    for name in order:
-        for kind, of_run in collect_rows(probed[name]).items():
+    for run in order:
+        for kind, of_run in collect_rows(table, run).items():
             for row in of_run:
-                rows[kind].append({"arm": arms[name], "run": name, **row})
+                rows[kind].append({**row, "condition": labels[run], "run": Path(run).name})
     frames = {}
     for kind, columns in FRAMES.items():
-        frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["arm", "run", *columns])
+        frames[kind] = pd.DataFrame(rows[kind]).reindex(columns=["condition", "run", *columns])
     # The same method may have been evaluated before, with fewer and with more tests.
     frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
     return Runs(
         **frames,
-        settings=settings,
-        arms=frames["runs"]["arm"].unique().tolist(),
+        settings={Path(run).name: settings for run, settings in table.settings.items()},
+        conditions=frames["runs"]["condition"].unique().tolist(),
         methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
-        thresholds={config.get("probe.threshold", 0.8) for config in settings.values()},
+        thresholds={settings.get("probe.threshold", 0.8) for settings in table.settings.values()},
         common=common,
     )
 
 
-def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
+def collect_rows(table: Table, run: str) -> dict[str, Sequence[Row]]:
     """List a run's rows of every frame; an evaluation's reach replaces it where training did not probe it."""
-    last = last_rows(run)
-    counts = run.path / "counts.npz"
-    probe = run.probes[-1] if run.probes else {}
+    results = table.rows[(table.rows.run == run) & table.rows.measure.isin(["probe", "distance"])]
+    # Later rows take the place of earlier ones, so that the order of writing counts, training's first.
+    written = [(file.name != "probes.jsonl", file.stat().st_mtime_ns, file.name) for file in results.file]
+    results = results.assign(written=written).sort_values("written", kind="stable")
+    is_own = pd.Series([file.name == "probes.jsonl" for file in results.file], results.index, dtype=bool)
+    probes: dict[int, Row] = {}
+    for result in results[is_own].itertuples():
+        if "effective_length" in result.record:
+            probe = probes.setdefault(result.tokens, {**result.record, "tokens": result.tokens, "probe": len(probes)})
+            if result.metric.startswith("reach"):
+                probe["g_from_reach"] = result.g
+    # Evaluations of earlier checkpoints are excluded: the page shows the run at its end.
+    tokens = max(probes or results.tokens.dropna().tolist(), default=0)
+    last = results[results.tokens == tokens]
+    method = last.method.fillna("rope+plain").str.removeprefix("rope+")
     reaches = []
+    for result, name in zip(last.itertuples(), method, strict=True):
+        if result.metric.startswith("reach"):
+            reaches.append({**result.record, "method": name, "g_from_reach": result.g})
+    probe = probes.get(int(tokens), {})
     reach: Row = {}
-    for row in last:
-        if "reach" in row:
-            reaches.append(row)
-            if row["method"] == "plain":
-                reach = row
+    for row in reaches:
+        if row["method"] == "plain":
+            reach = row
     if "reach" in probe:
         reach = probe
-    about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
-    about["tokens"] = last[0]["consumed_tokens"] if last else None
-    about |= {key: reach.get(key) for key in REACH}
-    about |= {key: probe.get(key) for key in LENGTH}
-    probes = []
-    for number, row in enumerate(run.probes):
-        probes.append({**row, "tokens": row["consumed_tokens"], "probe": number})
+    settings = table.settings[run]
+    about = {"seed": settings.get("run.seed"), "window": settings.get("data.window"), "tokens": tokens or None}
+    counts = Path(run) / "counts.npz"
     return {
-        "runs": [about],
-        "losses": list_losses(run),
-        "probes": probes,
+        "runs": [about | {key: reach.get(key) for key in REACH} | {key: probe.get(key) for key in LENGTH}],
+        "losses": list_losses(Path(run), [*probes.values()]),
+        "probes": [*probes.values()],
         "reaches": reaches,
-        "distances": list_distances(last),
+        "distances": list_distances(last.assign(method=method)),
         "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
         "contexts": list(list_contexts(probe)),
         "gains": [{**row, "gain": row["score"]} for row in probe.get("recall", [])],
     }
 
 
-def list_losses(run: ProbedRun) -> list[Row]:
+def list_losses(run: Path, probes: Sequence[Row]) -> list[Row]:
     """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
-    logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
+    logged = [row for row in RunFolder(run).records("metrics.jsonl") if row.get("loss") is not None]
     # A run logs thousands of steps: means of equal parts keep the page small.
     size = math.ceil(len(logged) / BINS) or 1
     rows: list[Row] = []
     for start in range(0, len(logged), size):
         part = pd.DataFrame(logged[start : start + size])
         tokens, loss = float(part["consumed_tokens"].mean()), float(part["loss"].mean())
-        rows.append({"kind": TRAINED, "bin": len(rows), "tokens": tokens, "loss": loss})
-    for probe in run.probes:
+        rows.append({"kind": "training", "bin": len(rows), "tokens": tokens, "loss": loss})
+    for probe in probes:
         if probe.get("held_out_loss") is not None:
-            tokens, loss = float(probe["consumed_tokens"]), float(probe["held_out_loss"])
-            rows.append({"kind": HELD_OUT, "bin": len(rows), "tokens": tokens, "loss": loss})
+            tokens, loss = float(probe["tokens"]), float(probe["held_out_loss"])
+            rows.append({"kind": "held out", "bin": len(rows), "tokens": tokens, "loss": loss})
     return rows
 
 
-def last_rows(run: ProbedRun) -> list[Row]:
-    """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
-    # Later rows take the place of earlier ones, so that the order of writing counts.
-    files = sorted(list_results(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
-    evaluated: list[Row] = []
-    for file in files:
-        evaluated += with_reach(RunFolder(file.parent).read(file.name))
-    # Evaluations of earlier checkpoints are excluded: the page shows the run at its end.
-    tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
-    last = []
-    for row in (*with_reach(RunFolder(run.path).records("probes.jsonl")), *evaluated):
-        if row.get("consumed_tokens") == tokens:
-            method = str(row.get("method", "rope+plain")).removeprefix("rope+")
-            last.append({**row, "method": method})
-    return last
-
-
-def list_distances(last: list[Row]) -> list[Row]:
-    """List shares by distance, of each method those whose tests are those of its last row."""
+def list_distances(last: pd.DataFrame) -> list[Row]:
+    """List accuracies by distance, of each method those whose tests are those of its last row."""
+    newest: dict[str, Any] = {}
     rows = []
-    newest = {}
-    for row in last:
-        if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE:
-            tests = [row.get(name) for name in TESTS]
-            rows.append((row, tests))
-            newest[row["method"]] = tests
+    for row in last[last.distance.notna() & (last.unit == "share")].itertuples():
+        tests = [row.record.get(name) for name in ("digits", "prompt_tokens", "haystack", "seed")]
+        newest[row.method] = tests
+        rows.append(({**row.record, "method": row.method}, tests))
     return [row for row, tests in rows if tests == newest[row["method"]]]
 
 
@@ -189,7 +178,7 @@ def select_most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
+    """Fold the runs of a condition: `mean` of a value, `count`, limits `low`, `high`; of one run those of its row."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
     # Limits of shares lie within 0 and 1.
@@ -204,23 +193,23 @@ def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame
 
 
 def mean_over_seeds(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
-    """Return the mean over seeds, with limits where there are enough of them."""
+    """Return the mean over seeds, with limits where there are enough of them that differ."""
     mean, low, high = mean_with_limits(values, ends=ends)
     if len(values) < FEWEST_SEEDS:
         low = high = math.nan
     return mean, low, high
 
 
-def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
-    by = ["arm", "method", "distance"]
+def fold_accuracies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Fold seeds: the mean accuracy with limits over seeds; of one run, the limits of its tests."""
+    by = ["condition", "method", "distance"]
     mean = fold_runs(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
     one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
 
 
-def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
+def list_outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the tested runs: the outcome of each (lab.core.chart_style), and the value, a censored one at its bound."""
     ends = [classify_reach(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
     names = [CENSORED.get(str(end), RUN) for end in ends]
@@ -228,15 +217,14 @@ def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     return rows.assign(**{value: filled}, outcome=names)[filled.notna()]
 
 
-def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") -> pd.DataFrame:
+def fold_reaches(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") -> pd.DataFrame:
     """Fold the runs of each group into a point: their mean with limits; where a run is censored, a point for each run.
 
     The limits of a group of one run are those of its tests, which end at the first and last distance. `runs` is how
     many runs a point represents, `of` those of its group.
     """
     points = []
-    limits = next((low, high) for name, low, high, *_ in SUMMARY if name == value)
-    for key, group in outcomes(rows, value).groupby([*by], sort=False):
+    for key, group in list_outcomes(rows, value).groupby([*by], sort=False):
         n = len(group)
         about = {**dict(zip(by, key, strict=True)), "of": n}
         # A mean that includes a bound would be no estimate of reach.
@@ -248,7 +236,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
         for row in group.to_dict("records"):
             point = {value: row[value], "low": np.nan, "high": np.nan, "runs": 1, "outcome": row["outcome"]}
             if n == 1:
-                for side, limit, end in zip(("low", "high"), limits, ENDS[value], strict=True):
+                for side, limit, end in zip(("low", "high"), LIMITS[value], ENDS[value], strict=True):
                     point[side] = row[end] if pd.isna(row.get(limit)) else row[limit]
             points.append({**about, **point})
     table = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])

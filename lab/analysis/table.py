@@ -1,0 +1,240 @@
+"""Runs, folders of evaluations and tables of runs as one table of results.
+
+A table of runs is a .jsonl.xz file, so that many runs can be kept in a repository. Each line is one JSON object: the
+run, the file in its folder, and a row of that file, its text, or its arrays. Commands that read run folders take such a
+table as well: `unpacked` writes the folders to a temporary place, in the order of the runs' names.
+
+    {"run": "cpu_demo-9c7344f7", "file": "probes.jsonl", "row": {"consumed_tokens": 500373, ...}}
+    {"run": "cpu_demo-9c7344f7", "file": "counts.npz", "arrays": {"f": [3001, ...], "tokens": 2998141}}
+
+A file plan.json in a run folder may name settings whose values are replicates: {"replicate": ["start.path"]}.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lab.analysis.conditions import Condition, find_conditions, read_settings
+from lab.core.errors import CheckpointError, ConfigError, DataError, abbreviate, first_line, is_plain_name
+from lab.core.files import read_object, walk
+from lab.core.types import Row as Line
+from lab.counts import SavedCounts
+from lab.probe.reach import classify_reach, with_reach
+from lab.results.schema import Row, convert, find_form
+from lab.results.store import read_records
+from lab.runs.checkpoints import CONSUMED, RECORDS, check_files, folder_name
+from lab.runs.source import no_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDING = ".jsonl.xz"
+LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
+
+
+def unpack(table: Path, folder: Path) -> list[Path]:
+    """Write the runs of a table below a new folder, and return theirs.
+
+    Raises: DataError for a broken table, and for one that is larger than MOST_BYTES.
+    """
+    folder.mkdir()
+    number = size = 0
+    try:
+        with lzma.open(table) as lines:
+            # A line that never ends, or a small file that unpacks to terabytes, must not fill the memory or the disk.
+            while line := lines.readline(LONGEST_LINE + 1):
+                size += len(line)
+                if len(line) > LONGEST_LINE or size > MOST_BYTES:
+                    raise ValueError(f"longer than {LONGEST_LINE:,} bytes, or the table than {MOST_BYTES:,}")
+                write_record(folder, json.loads(line))  # in the table's order, which the times of the files keep
+                number += 1
+    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"line {number + 1}: {getattr(error, 'strerror', None) or first_line(error)}"
+        raise DataError(f"{table}: not a table of runs ({reason}); restore it") from error
+    return sorted(folder.iterdir())
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Write one line of a table into its run's folder; only rows are added to a file that exists.
+
+    Raises: ValueError for a path that leaves the run's folder; OSError for a text or repeated arrays.
+    """
+    names = [record["run"], *record["file"].split("/")]
+    for name in names:
+        if not is_plain_name(name):
+            raise ValueError(f"{abbreviate(name)} is no name of a run or its file")
+    path = folder.joinpath(*names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if "row" in record and path.suffix == ".jsonl":
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record["row"]) + "\n")
+    elif "arrays" in record:
+        with path.open("xb") as binary:
+            np.savez(binary, **record["arrays"])
+    else:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(record["text"])
+
+
+@contextmanager
+def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
+    """Replace tables of runs by folders that last until the block ends; other places stay as they are.
+
+    Raises: DataError for a broken table.
+    """
+    others: list[Path] = []
+    runs: list[Path] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, place in enumerate(places):
+            if place.name.endswith(ENDING):
+                runs += unpack(place, Path(folder) / str(number))  # two tables may have runs of the same name
+            else:
+                others.append(place)
+        yield [*others, *sorted(runs, key=lambda run: run.name)]
+
+
+class Table(NamedTuple):
+    """Results and the runs that they are of.
+
+    `rows` has a row for each result: the fields of lab.results.schema.Row; g, the demand from a reach on; `censored`,
+    whether the number is below what was tested or at its end; `file`; and of a run its `condition`, the `replicate` by
+    which runs are paired, its `base`, and `is_base`. `settings` and `conditions` are by the path of a run.
+    """
+
+    rows: pd.DataFrame
+    settings: dict[str, Line]
+    conditions: dict[str, Condition]
+    skipped: list[str]
+
+
+def is_run(place: Path) -> bool:
+    return (place / "config.yaml").is_file() or place.name.endswith(ENDING)
+
+
+def list_results(path: Path) -> list[Path]:
+    """List the files of results at a place: the file itself, or those of a folder, without single tests."""
+    files = [path] if path.name.endswith((ENDING, ".jsonl")) else []
+    if path.is_dir():
+        files = sorted(file for file in walk(path) if file.suffix == ".jsonl")
+    others = ("metrics.jsonl", "tests-")
+    return [file for file in files if not file.name.startswith(others) and "cases" not in file.parent.name]
+
+
+def check_runs(places: Sequence[Path]) -> None:
+    """Reject what is not a run folder, and two of one name.
+
+    Raises: ConfigError with a line for each.
+    """
+    names = [place.resolve().name for place in places]
+    errors = []
+    for place in places:
+        if not place.exists():
+            errors.append(f"{place}: {no_folder(place)}")
+        elif not (place / "config.yaml").is_file():
+            errors.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            errors.append(f"{name}: must be the name of one folder only; rename the others")
+    if not places:
+        errors.append("RUNS: must be set; name run folders")
+    if errors:
+        raise ConfigError(*errors)
+
+
+def read_table(places: Sequence[Path], replicate: Collection[str] = ()) -> Table:
+    """Read the results of run folders, of folders of results and of .jsonl files; `replicate` is of `conditions`.
+
+    Raises: DataError for a place without results, or a file that is broken; CheckpointError.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    settings: dict[str, Line] = {}
+    plan = set(replicate)
+    skipped: dict[str, None] = {}
+    for place in places:
+        before = len(rows)
+        if (place / "config.yaml").is_file():
+            settings[str(place.resolve())] = read_settings(place)
+        for file in list_results(place):
+            home = find_run(file)
+            if home is not None:
+                settings.setdefault(str(home), read_settings(home))
+            for row in read_rows(file, home, skipped):
+                rows.append(row)
+        if len(rows) == before and not (place / "config.yaml").is_file():
+            rule = "no results of an evaluation" if place.exists() else "no such file or folder"
+            raise DataError(f"{place}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
+    for run in settings:
+        if (Path(run) / "plan.json").exists():
+            planned = read_object(Path(run) / "plan.json", CheckpointError, "delete it")
+            plan |= set(map(str, planned.get("replicate", ())))
+    conditions = find_conditions(settings, plan)
+    frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
+    for name in Condition._fields:
+        column = {run: getattr(condition, name) for run, condition in conditions.items()}
+        frame["condition" if name == "name" else "replicate" if name == "seed" else name] = frame.run.map(column)
+    return Table(frame, settings, conditions, [*skipped])
+
+
+def find_run(file: Path) -> Path | None:
+    """Find the run folder that a file of results is in: up to two folders above it."""
+    place = file.parent.resolve()
+    for home in (place, *place.parents)[:3]:
+        if (home / "config.yaml").is_file():
+            return home
+    return None
+
+
+def read_rows(file: Path, run: Path | None, skipped: dict[str, None]) -> Iterator[dict[str, Any]]:
+    """Read the results of a file, with the demand of its run; `skipped` gets the metrics of lines that are not read."""
+    if file.name in RECORDS:
+        check_files(file.parent, RECORDS)  # records that end early would give other numbers
+    is_training = run is not None and file.parent.resolve() == run
+    started, lines = read_results(file, [CONSUMED] if is_training else ())
+    try:
+        for line in with_reach(lines):
+            converted = list(convert(line, str(run or ""), started))
+            for row in converted:
+                censored = classify_reach(row.score, row.first, row.last)
+                g = (
+                    None
+                    if run is None or not row.metric.startswith("reach")
+                    else demand_from(run, row.tokens, row.score)
+                )
+                yield {**row._asdict(), "g": g, "censored": censored, "file": file}
+            if not converted and find_form(line) is None and "metric" in line:
+                skipped[str(line["metric"])] = None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
+
+
+def read_results(file: Path, needed: Collection[str] = ()) -> tuple[str | None, list[Line]]:
+    """Read when a file of results was started, None of older ones, and its rows, each with the numbers `needed`.
+
+    Raises: CheckpointError.
+    """
+    started = None
+    lines = []
+    for record in read_records(file, needed=needed):
+        if "key" in record:
+            started = str(record.get("started"))
+        elif "test" not in record:
+            lines.append(record)
+    return started, lines
+
+
+def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | None:
+    """Return the demand from a reach on, at the probe after a number of tokens; None if it was not counted."""
+    path = run / f"counts/{folder_name(tokens or 0)}.npz"
+    if reach is None or not path.exists():
+        return None
+    return SavedCounts.read(path).g_from(int(reach))

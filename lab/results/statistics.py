@@ -1,0 +1,243 @@
+"""Statistics of results: means over seeds with limits, differences of seeds, and tests of them.
+
+A number of a condition is the mean over its n seeds, with limits of the t distribution, s their standard deviation:
+
+    mean +- t_(n-1, 0.975) s / sqrt(n)
+
+One seed has no limits, nor have seeds whose numbers are all the same. Shares get two more numbers, the ends of their
+range (Agresti, Coull 1998 do so for counts). Seeds of which some have acquired retrieval and some have not are alike by
+chance: without the two, t limits of five seeds that happen to agree contain the mean in 70 to 80% of cases, and with
+them in 90% and more (tests/eval/test_coverage.py). Fewer than FEWEST seeds are described, and not tested.
+
+Of two results of the same tests, b are passed by the first alone and c by the second. If both pass equally often,
+
+    p = min(1, 2 P(X <= min(b, c))),   X ~ Binomial(b + c, 1/2)
+
+Holm's adjusted values of m comparisons, p rising, are a_k = max over j <= k of min(1, (m - j + 1) p_j).
+
+The seeds that a difference needs are the least number at which its t test at LEVEL finds it with probability POWER, if
+size and spread are those measured. With t(m, c) the noncentral t distribution, and d the size in standard deviations of
+the differences of n pairs, or of the seeds of two conditions of n each,
+
+    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= POWER,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= POWER
+
+The variance of a share of n tests in one seed is that of its tests at least, with one passed and one failed more:
+q (1 - q) / (n + 2). Without it, seeds that agree by chance, as 0 of 64 tests in each of five, would differ surely.
+
+Source: Student 1908; Welch 1947; Fisher 1935 for flips of signs and two tables; Agresti and Caffo 2000 for the two
+tests more; McNemar 1947, in its exact form; Holm 1979.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lab.core.types import CONFIDENCE, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVEL = 0.05
+POWER, MOST_SEEDS = 0.9, 1000  # more seeds are not counted
+FEWEST = 4  # seeds, or bases, that a test takes
+FLIPS = 2**12  # and more are sampled, for the exact p
+LARGEST = 20.0  # standard deviations, of a difference that two seeds show
+SHARES = (0.0, 1.0)
+MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
+SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
+
+
+class Verdict(NamedTuple):
+    """The name of a test and its p; of a difference of means over seeds the seeds that it needs, and the exact p.
+
+    The exact p is that of all flips of signs, or of all ways to divide the seeds: with n pairs 2 / 2^n at least.
+    """
+
+    test: str | None = None
+    p: float = np.nan
+    seeds_needed: int | None = None
+    p_exact: float = np.nan
+
+
+NONE = Verdict()
+
+
+def mean_with_limits(
+    values: Sequence[float], confidence: float = CONFIDENCE, ends: tuple[float, float] | None = None
+) -> tuple[float, float, float]:
+    """Return the mean over seeds and its limits, nan if there are none; those of bounded values know their `ends`.
+
+    Example:
+        >>> [round(x, 3) for x in mean_with_limits([1.0, 2.0, 3.0])], mean_with_limits([2.0])
+        ([2.0, -0.484, 4.484], (2.0, nan, nan))
+        >>> [round(x, 3) for x in mean_with_limits([1.0] * 5, ends=SHARES)]
+        [1.0, 0.508, 1.0]
+    """
+    from scipy import stats
+
+    mean = statistics.fmean(values)
+    # The two numbers that shares get, as the head of this file says: they widen the limits and leave the mean.
+    sample = [*values, *(ends or ())]
+    if len(values) < 2 or len(set(sample)) == 1:
+        return mean, math.nan, math.nan
+    limits = stats.t.interval(confidence, len(sample) - 1, loc=statistics.fmean(sample), scale=stats.sem(sample))
+    low, high = float(limits[0]), float(limits[1])
+    if ends is not None:
+        low, high = max(low, ends[0]), min(high, ends[1])
+    return mean, low, high
+
+
+def compare_tests(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
+    """Test the difference of two results by the outcomes of the same tests, by their names."""
+    values, others = [*first.values()], [second[key] for key in first]
+    if {*values, *others} <= {0.0, 1.0}:
+        return Verdict(MCNEMAR, pair(values, others)["p"])
+    verdict = paired_t(np.subtract(others, values).tolist(), PAIRED_T)
+    return NONE if verdict.test is None else Verdict(verdict.test, verdict.p)
+
+
+def compare_shares(passed: tuple[float, float], tests: tuple[int, int]) -> Verdict:
+    """Test the difference of two shares of tests by Fisher's exact test."""
+    from scipy.stats import fisher_exact
+
+    table = [[k, n - k] for k, n in zip(passed, tests, strict=True)]
+    return Verdict(FISHER, float(fisher_exact(table).pvalue))
+
+
+def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: float = 0.0) -> Verdict:
+    """Test two means over seeds by the paired t test, or by Welch's if the seeds differ; FEWEST seeds are needed.
+
+    `floor` is the least variance of a number of one seed.
+    """
+    from scipy import stats
+
+    if min(len(first), len(second)) < FEWEST:
+        return NONE
+    # The same seeds share their data and first weights, so that their differences vary less than the means.
+    if set(first) == set(second):
+        return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED, 2 * floor)
+    arms = [[*first.values()], [*second.values()]]
+    if not floor and not any(vary(values) for values in arms):
+        return NONE
+    variances = [max(float(np.var(values, ddof=1)), floor) for values in arms]
+    means = [float(np.mean(values)) for values in arms]
+    sizes = [*map(len, arms)]
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
+        ours, theirs = zip(means, np.sqrt(variances), sizes, strict=True)
+        p = float(stats.ttest_ind_from_stats(*ours, *theirs, equal_var=False).pvalue)
+    if not np.isfinite(p):
+        return NONE
+    # Up to FLIPS divisions are enumerated, which gives the exact p; more are sampled.
+    flips = stats.permutation_test(arms, mean_difference, n_resamples=FLIPS)
+    seeds = seeds_needed(means[1] - means[0], float(np.mean(variances)) ** 0.5, paired=False)
+    return Verdict(SEEDS, p, seeds, float(flips.pvalue))
+
+
+def mean_difference(first: Any, second: Any, axis: int) -> Any:
+    return np.mean(first, axis=axis) - np.mean(second, axis=axis)
+
+
+def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Verdict:
+    """Test a mean difference of zero, by t with a least variance of one difference, and exactly by flips of signs.
+
+    There is no test if all differences are equal, but not 0, without a floor.
+
+    Example:
+        >>> paired_t([0.0, 0.0], "t").p, paired_t([1.0], "t") == NONE, paired_t([0.5, 0.5], "t") == NONE
+        (1.0, True, True)
+        >>> paired_t([1.0] * 5, "t", floor=0.0004).p < 1e-6, paired_t([1.0] * 5, "t", floor=0.0004).p_exact
+        (True, 0.0625)
+    """
+    from scipy import stats
+
+    n = len(differences)
+    if not any(differences):
+        return Verdict(name, 1.0, p_exact=1.0)
+    if n < 2 or not (floor or vary(differences)):
+        return NONE
+    mean = float(np.mean(differences))
+    deviation = max(float(np.var(differences, ddof=1)), floor) ** 0.5
+    flips = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=FLIPS)
+    p = float(2 * stats.t.sf(abs(mean) / deviation * n**0.5, n - 1))
+    return Verdict(name, p, seeds_needed(mean, deviation, paired=True), float(flips.pvalue))
+
+
+def binomial_variance(share: float, tests: float) -> float:
+    """Return the variance of a share of independent tests; one passed and one failed are added, so that it is not 0.
+
+    Example:
+        >>> round(binomial_variance(0.0, 64), 6)
+        0.000226
+    """
+    known = (share * tests + 1) / (tests + 2)
+    return known * (1 - known) / (tests + 2)
+
+
+def vary(values: Sequence[float]) -> bool:
+    """Return whether values differ by more than they are rounded.
+
+    Example:
+        >>> vary([0.3 - 0.1, 0.4 - 0.2]), vary([0.2, 0.21])
+        (False, True)
+    """
+    # Equal values differ in their last bits after rounding.
+    return bool(np.ptp(values) > 1e-9 * np.abs(values).max())
+
+
+def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
+    """Count the seeds of each arm that a difference needs; None without a difference, and beyond MOST_SEEDS.
+
+    Example:
+        >>> seeds_needed(-0.37, 0.31, paired=True), seeds_needed(0.5, 1.0, paired=False)
+        (10, 86)
+    """
+    from scipy import stats
+
+    if not difference or not deviation:
+        return None
+    # Beyond LARGEST standard deviations two seeds suffice in any case.
+    size = min(abs(difference) / deviation, LARGEST)
+    samples = 1 if paired else 2
+    # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
+    fewest = samples * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2
+    for n in range(max(2, int(fewest)), MOST_SEEDS + 1):
+        freedom = samples * (n - 1)
+        if stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * (n / samples) ** 0.5) >= POWER:
+            return n
+    return None
+
+
+def pair(first: Sequence[float], second: Sequence[float]) -> Row:
+    """Compare the outcomes of the same tests in the same order, 1 passed and 0 failed, by McNemar's exact test.
+
+    Example:
+        >>> pair([True, True, False, False, False, False], [False, True, True, True, True, True])["p"]
+        0.375
+    """
+    from scipy.stats import binomtest
+
+    both = list(zip(first, second, strict=True))
+    b = both.count((1, 0))
+    c = both.count((0, 1))
+    p = float(binomtest(b, b + c).pvalue) if b + c else 1.0
+    n = len(both)
+    return {"tests": n, "only_first": b, "only_second": c, "difference": (c - b) / n, "p": p, "test": MCNEMAR}
+
+
+def holm(p: pd.Series[float]) -> pd.Series[float]:
+    """Adjust the p of several comparisons; nan stays nan.
+
+    Example:
+        >>> import pandas as pd
+        >>> holm(pd.Series({"a": 0.25, "b": 0.125, "c": 1.0, "d": np.nan})).tolist()
+        [0.5, 0.375, 1.0, nan]
+    """
+    # A comparison without a test does not count among the m.
+    rising = p.dropna().sort_values()
+    return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
