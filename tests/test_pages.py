@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import cli
-from lab.runs import analysis
+from lab.analysis import run as analysis
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page for name in (".", "benchmarks", "docs", "log") for page in (ROOT / name).glob("*.md"))

@@ -179,9 +179,8 @@ def read_table(places: Sequence[Path], replicate: Collection[str] = ()) -> Table
             plan |= set(map(str, planned.get("replicate", ())))
     conditions = find_conditions(settings, plan)
     frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
-    for name in Condition._fields:
-        column = {run: getattr(condition, name) for run, condition in conditions.items()}
-        frame["condition" if name == "name" else "replicate" if name == "seed" else name] = frame.run.map(column)
+    for name, column in zip(("condition", "replicate", "base", "is_base"), Condition._fields, strict=True):
+        frame[name] = frame.run.map({run: getattr(condition, column) for run, condition in conditions.items()})
     return Table(frame, settings, conditions, [*skipped])
 
 
