@@ -5,11 +5,10 @@
 Options default to those of the run's own `probe` section. A model that is no run's, nor exported from one, has the
 section's defaults, steps of an eighth of its window, and needs a haystack:
 
-    probe-lab probe runs/cpu_demo --tests=500 --sequential --error=0.01
+    probe-lab probe runs/cpu_demo --tests=500 --max_length=768
     probe-lab probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
---sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
-and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
+--protocol=released and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
 --by=depth counts each number at its own depth and length (Figure 4 of the paper). It says in which third of the text
 failures lie (Table 4; eval/engine/depths.py has the definitions):
@@ -47,7 +46,7 @@ from lab.results import statistics
 
 BASE = "rope"  # the method that others are compared with
 OTHERS = {  # options that --by=... reads
-    "length": ("step", "max_length", "threshold", "sequential", "error"),
+    "length": ("step", "max_length", "threshold"),
     "depth": ("lengths", "depths"),
     "method": ("lengths", "train_len"),
 }
@@ -84,8 +83,6 @@ class ByLength(needles.NeedleMeasure):
             finished = self.open_needles()
             for result in self.probe.run(self.subject, worker=finished):
                 self.curve.append(result)
-                # A length that stopped early leaves tests that are not run. The bar counts all tests that are done.
-                bar.total -= self.config.tests - result.tests
                 bar.update(sum([point.tests for point in self.curve]) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts

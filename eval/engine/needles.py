@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 
 from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
@@ -72,10 +72,6 @@ class ProbeOptions(NeedleOptions):
     """Numbers that must be found for a test to pass; default: the run's, or 2."""
     threshold: schema.Share | None = None
     """Share of tests that must pass for a length to pass; default: the run's, or 0.8."""
-    sequential: bool | None = None
-    """Whether a length stops as soon as its verdict is certain, or almost certain."""
-    error: Annotated[float, Ge(0), Lt(0.5)] | None = None
-    """Maximum probability that a sequential length gets another verdict than with all tests; default: 0.005."""
     answer_budget: schema.Length | None = None
     """Tokens of each length that are left for the answer; default: the run's, in another protocol 64, in the released
     ones 128."""

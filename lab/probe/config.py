@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 
 from lab.core.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
-ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
-ROUNDS = 20  # of a sequential probe at each length
 NEEDLES, DIGITS = 4, 6  # arXiv:2410.18745, section 3; the released script has no others
 BUDGET, RELEASED_BUDGET = 64, 128  # tokens of an answer, in the lab's protocol and in the released script's
 RELEASED = {"answer_budget": RELEASED_BUDGET, "needles": NEEDLES, "digits": DIGITS}
@@ -109,10 +107,6 @@ class ProbeConfig(ProbeSection):
     """Numbers hidden in each test. Default: the number that the synthetic corpus states, else 4."""
     digits: Annotated[int, Ge(2), Le(9)] = DIGITS
     """Digits of each number. Default: those of the synthetic corpus, else 6."""
-    sequential: bool = False
-    """Whether a length stops as soon as its verdict is certain, or almost certain."""
-    error: Annotated[float, Ge(0), Lt(0.5)] | None = None
-    """Maximum probability that a sequential length gets another verdict than with all tests. Default: 0.005."""
     distances: tuple[Length, ...] | None = None
     """Distances to test, in tokens, rising. Default: `distance_points` of them."""
 
@@ -121,18 +115,7 @@ class ProbeConfig(ProbeSection):
         yield from super().rules()
         if self.required > self.needles:
             yield self.format_error("required", f"must be <= needles={self.needles}; lower required")
-        if self.error is not None and not self.sequential:
-            yield self.format_error("error", "would be ignored; leave it out, or set sequential to true")
         if self.distances is not None and self.distance_points is not None:
             yield self.format_error("distance_points", "would be ignored; leave it or distances out")
         if list(self.distances or ()) != sorted(set(self.distances or ())):
             yield self.format_error("distances", "must rise; sort them and keep each once")
-
-    @property
-    def error_rate(self) -> float:
-        return ERROR if self.error is None else self.error
-
-    @property
-    def round_size(self) -> int:
-        """Tests between two looks of a sequential length."""
-        return -(-self.tests // ROUNDS)

@@ -34,7 +34,7 @@ from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.limits import LengthResult, sequential_design
+from lab.probe.limits import LengthResult
 from lab.probe.probe import Probe, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
@@ -112,7 +112,7 @@ class DistanceProbe(Probe[OneNumberCase]):
         self.prompt_tokens = self.window - self.budget
         self.reachable = range(tail + self.lead + after, self.prompt_tokens - len(self.head) - place)
         self.required = 1
-        self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
+        self.tests = config.distance_tests
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
 

@@ -2,8 +2,7 @@
 
 A length passes when at least `threshold` of its tests find `required` numbers or more. The effective length is the last
 length before the first that fails (arXiv:2410.18745, section 3). That section states no threshold: 0.8 is ours. The
-outcome is a function of (model, seed, length) alone: test k of a length is sampled from (seed, length, k). Tests run in
-this order, so that a sequential probe runs the first tests of a full one.
+outcome is a function of (model, seed, length) alone: test k of a length is sampled from (seed, length, k).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from lab.counts import Counted, f_at
 from lab.data import synthetic
 from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import LengthResult, sequential_design
+from lab.probe.limits import LengthResult
 from lab.probe.needles import NeedleCase, hash_text
 from lab.probe.probe import Probe, Worker
 from lab.probe.reach import effective_lengths
@@ -42,8 +41,7 @@ class NeedleProbe(Probe[NeedleCase]):
         """
         tokenizer = self.tokenizer
         self.config = config = set_answer_budget(self.config, tokenizer)
-        size = config.round_size if config.sequential else config.tests
-        self.design = sequential_design(config.tests, (config.threshold,), config.error_rate, size)
+        self.tests = config.tests
         self.budget, self.required = config.budget, config.required
         self.protocol = select_protocol(config)
         numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
@@ -75,8 +73,7 @@ class NeedleProbe(Probe[NeedleCase]):
 
     def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
-        one_by_one = self.config.sequential or self.config.max_length is None
-        at_once = 1 if one_by_one else min(AT_ONCE, worker.world_size)
+        at_once = 1 if self.config.max_length is None else min(AT_ONCE, worker.world_size)
         for start in range(0, len(self.lengths), at_once):
             results = self.run_together(model, self.lengths[start : start + at_once], worker)
             yield from results
@@ -129,13 +126,6 @@ class NeedleProbe(Probe[NeedleCase]):
         `f` is how often training had seen the length as a distance when it was probed, null if that was not counted.
         `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
         """
-        config = self.config
-        rounds = {
-            "tests": config.tests,
-            "thresholds": [config.threshold],
-            "error": config.error_rate,
-            "round": config.round_size,
-        }
         return {
             **origin,
             "length": result.length,
@@ -145,12 +135,11 @@ class NeedleProbe(Probe[NeedleCase]):
             "low": result.low,
             "high": result.high,
             "confidence": CONFIDENCE,
-            "verdict": "pass" if result.accuracy >= config.threshold else "fail",
+            "verdict": "pass" if result.accuracy >= self.config.threshold else "fail",
             "n": result.tests,
             "score": result.accuracy,
             "f": f_at(counts, result.length),
             **self.describe_tests(),
-            "stops": rounds if config.sequential else None,
             "seconds": result.seconds,
         }
 
@@ -167,7 +156,6 @@ class NeedleProbe(Probe[NeedleCase]):
             "confidence": CONFIDENCE,
             "thresholds": [values],
             "tests": sum(result.tests for result in results),
-            "error": config.error_rate if config.sequential else None,
             **self.describe_tests(),
             "seconds": round(sum(seconds), 3) if seconds else None,
         }

@@ -25,7 +25,7 @@ from lab.core.types import CONFIDENCE, Row
 from lab.counts import Counted
 from lab.model import devices
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import Design, LengthResult, exact_limits
+from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import Case, NeedleCase
 
 LOOK_EVERY = 8  # new tokens between two checks of what the rows of a batch have answered
@@ -136,7 +136,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     source: str | None = None
     by: ClassVar[str]
     ends_early: ClassVar[bool] = False  # whether answers are decoded while they are generated, for is_decided
-    design: Design = field(init=False)  # when the tests of a length or distance stop
+    tests: int = field(init=False)  # of each length or distance
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
 
@@ -173,34 +173,27 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         return self.run_together(model, [value], worker)[0]
 
     def run_together(self, model: Any, values: Sequence[int], worker: Worker) -> list[LengthResult]:
-        """Run the tests of lengths or distances round after round until the design stops; a collective call.
+        """Run the tests of lengths or distances; a collective call.
 
-        A round has the same tests on any number of ranks. The model has `generate`, and for one-number tests `losses`.
+        The model has `generate`, and for one-number tests `losses`.
         """
         finished = {value: worker.load(value) for value in values}
-        rows: dict[int, list[Row]] = defaultdict(list)
-        passed: dict[int, int] = defaultdict(int)
-        n_tests = n_run = 0
+        tests = list(product(values, range(self.tests)))
+        unfinished = [(value, test) for value, test in tests if test not in finished[value]]
         start = time.perf_counter()
-        for look in self.design.looks:
-            tests = list(product(values, range(n_tests, look)))
-            unfinished = [(value, test) for value, test in tests if test not in finished[value]]
-            fresh = dict(worker.gather(self.run_share(model, unfinished, worker)))
-            n_run += len(fresh)
-            for value, test in tests:
-                row = finished[value].get(test) or fresh[value, test]
-                rows[value].append({self.by: value, "test": test, **row})
-                passed[value] += row["found"] >= self.required
-            n_tests = look
-            if all(self.design.is_over(look, passed[value]) for value in values):
-                break
+        fresh = dict(worker.gather(self.run_share(model, unfinished, worker)))
         total_s = time.perf_counter() - start
         # Stored tests took no time now. They count as those that were run.
-        seconds = round(total_s * n_tests / n_run, 3) if n_run else None
+        seconds = round(total_s * self.tests / len(fresh), 3) if fresh else None
+        rows: dict[int, list[Row]] = defaultdict(list)
+        for value, test in tests:
+            row = finished[value].get(test) or fresh[value, test]
+            rows[value].append({self.by: value, "test": test, **row})
         results = []
         for value in values:
-            low, high = exact_limits(self.design, n_tests, passed[value], CONFIDENCE)
-            results.append(LengthResult(value, n_tests, passed[value], rows[value], low, high, seconds))
+            passed = sum(row["found"] >= self.required for row in rows[value])
+            limits = share_limits(passed, self.tests, CONFIDENCE)
+            results.append(LengthResult(value, self.tests, passed, rows[value], *limits, seconds))
         return results
 
     def run_share(

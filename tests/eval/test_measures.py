@@ -169,7 +169,6 @@ def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
 PROBED = "--step=64 --max_length=256 --answer_budget=24"
 STOPPED = {  # three tests of each kind and more
     "probe": f"probe --tests=3 {PROBED}",
-    "probe_sequential": f"probe --tests=6 --sequential {PROBED}",
     "probe_by_depth": "probe --by=depth --lengths=200,320 --tests=3 --answer_budget=24",
     "distance": "distance --tests=3 --points=2 --window=96 --digits=2 --distance=plain,rerope:window=9",
     "ruler": "ruler --tests=3 --tasks=niah_single_2,vt --lengths=512",
@@ -186,7 +185,7 @@ def test_a_stopped_measure_goes_on_and_ends_as_one_that_was_not(kind, run, monke
 
     def asked(folder, stop_after=None):
         with monkeypatch.context() as patch:
-            counted = Counted(patch, stop_after=stop_after, greedy=None if "sequential" in kind else silent)
+            counted = Counted(patch, stop_after=stop_after, greedy=silent)
             status, out, err = run(name, [*words, folder])
         rows.append([{**row, "seconds": 0} for row in json.loads(out)["rows"]] if out else err)
         return counted.prompts, status

@@ -94,7 +94,6 @@ def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeyp
     assert ran("--tests=8") == 6  # two more at each of three lengths
     assert ran("--max_length=384") == 6
     assert ran("--step=32") == 18  # 160, 224 and 288 are new
-    assert ran("--sequential --tests=8") == 0
     rerope = "--position.distance.method=rerope --position.distance.window=9"
     for other in ("--seed=1", "--digits=2", "--needles=3", "--answer_budget=25", rerope):
         assert ran(f"{other} --max_length=192") == 6

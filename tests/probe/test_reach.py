@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 import lab
 from eval.compare import main as compare
@@ -20,6 +21,14 @@ DISTANCES = (24, 36, 48, 60, 72, 84, 96, 108, 120, 132, 144, 156, 168, 179)
 def curve(found, tests, distances=DISTANCES):
     limits = [share_limits(int(x), tests, 0.95) for x in found]
     return [LengthResult(d, tests, int(x), [], *at) for d, x, at in zip(distances, found, limits)]
+
+
+@pytest.mark.parametrize("tests", [1, 2, 10, 500])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_the_limits_of_a_share_are_scipys(tests, confidence):
+    for passed in {0, 1, tests // 2, tests - 1, tests}:
+        expected = binomtest(passed, tests).proportion_ci(confidence, method="exact")
+        assert share_limits(passed, tests, confidence) == pytest.approx(tuple(expected), abs=1e-9)
 
 
 def simulate(shares, tests=64, cases=600, seed=0):
