@@ -20,8 +20,8 @@ that were measured on the same documents, so that one call for each compares met
     probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --distance=dca:train_len=2048
 
 Prints a table. Next to perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
-bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length to
-perplexity.jsonl once it is known. A second call continues from there. perplexity-cases/ holds every document's loss.
+bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length, and
+for each document with its loss, to perplexity-NAME-HASH.jsonl. A second call continues from there.
 """
 
 import math

@@ -8,7 +8,7 @@
 The page is one file that needs no network. You can point at a figure, drag it, zoom it with Ctrl and the wheel, and
 save it as PNG or SVG from its menu. A text field picks runs. An open page reloads when its file is written again. With
 a .png or .svg file all figures are one picture. The page shows what the run folders hold: the probes of training, and
-the results in eval/ at the last probe. RUN may also be a table of runs (lab/runs/tables.py).
+the results in eval/ at the last probe. RUN may also be a table of runs (lab/analysis/table.py).
 """
 
 import hashlib

@@ -12,9 +12,9 @@ A test of a length takes at most that many of the model's own tokens, answer inc
 
 Without --squad or --hotpotqa the task that reads the file is not run. Without a file of essays made-up text takes its
 place, as fewer words do without --words. The results name it under `standins`. Such scores are not those of other
-people. Prints a table, and writes to the run folder (results/ruler-NAME for a Hugging Face folder), or FOLDER.
-ruler.jsonl gets a line for each checkpoint, task and length once it is known, so that a second call continues from
-there. ruler-cases/ holds every test with its expected and actual answer. ruler_summary.json comes last.
+people. Prints a table, and writes to eval/ of the run folder (results/ruler-NAME for a Hugging Face folder), or FOLDER.
+ruler-NAME-HASH.jsonl gets a line for each test, with its expected and actual answer, and for each task and length. A
+second call continues from there. ruler_summary.json comes last.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from lab import cli
 from tests.eval.answering import Counted, silent
-from tests.eval.commands import size_of
+from tests.eval.commands import lines_of, size_of
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
 from tests.forked import ROOT
@@ -164,6 +164,16 @@ def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
     found = json.loads(out)
     assert {Path(file).parts[1] for file in found["files"][:2]} == {"again", "alike"}
     assert len(found["rows"]) % 2 == 0
+
+
+@pytest.mark.parametrize("name", ["distance", "passkey", "recall"])
+def test_two_models_measured_into_one_folder_both_stay(name, run, run_folder, tmp_path):
+    for model in ("one", "other"):
+        shutil.copytree(run_folder, tmp_path / model, ignore=shutil.ignore_patterns("eval"))
+        assert run(name, [str(tmp_path / model), *COMMANDS[name][0][1:], "-o", "out"])[0] == 0
+    rows = lines_of("out", name)
+    sizes = [sum(row["model"] == model for row in rows) for model in ("one", "other")]
+    assert sizes[0] == sizes[1] > 0
 
 
 PROBED = "--step=64 --max_length=256 --answer_budget=24"
