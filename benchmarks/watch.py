@@ -22,7 +22,7 @@ from benchmarks import record
 from benchmarks.timing import heading, in_turns
 from lab.config import load_experiment
 from lab.data.tokenizer import train_bpe
-from lab.integrations.watcher import TOGETHER
+from lab.integrations.counter import TOGETHER
 from lab.model.decoder import Decoder
 from lab.train.environment import ROOT
 

@@ -11,14 +11,14 @@ from lab.probe import needles
 from lab.probe.needles import KEPT, load_haystack, text_to_keep
 from lab.train.starting import Start, start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
-from tests.fits import records
-from tests.opened import CONSUMED, adopted, write_run
+from tests.eval.commands import lines_of
+from tests.opened import adopted, write_run
 
 
 def probe(run):
     words = [run, "--step=512", "--tests=2", "--max_length=512", "-o", "out"]
     assert importlib.import_module("eval.probe").main(words) == 0
-    return records(Path("out"), f"cases/tokens-{CONSUMED:015d}.jsonl")
+    return [{**row, "seconds": 0} for row in lines_of("out", "probe", tests=True)]
 
 
 def test_a_copied_run_is_probed_with_the_same_tests(tmp_path, monkeypatch):

@@ -162,7 +162,8 @@ UNPREPARED = ("--data.corpus={name: slimpajama}",)
 def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses, tracebacks, text, request):
     words = planted(command(place, request.node.callspec.id, *options, *options_of(part)), *faults)
     found, outputs = ended(place, [(words, variables) for variables in workers(2)])
-    output = "".join(outputs)
+    # without the lines of torch's own C++, which a rank logs if the store's rank ends first
+    output = re.sub(r"(?m)^(\[W|Exception raised|frame #|<omitting python).*\n|^\n", "", "".join(outputs))
     assert (found, output.count("Traceback")) == (statuses, tracebacks), output
     assert re.search(text, output, re.S | re.M), output
     assert ("MemoryError: planted" in output) == (statuses == [1, 1])

@@ -102,9 +102,6 @@ class Ruler(Measure):
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs."""
         options = self.options
-        if options.tasks is None and options.without_file:
-            needed = " and ".join(f"{name} ({option})" for name, option in options.without_file.items())
-            show(f"no file of questions: {needed} not run: {len(options.selected_tasks)} tasks", error=True)
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
         self.sources = read_sources(
@@ -126,6 +123,9 @@ class Ruler(Measure):
         # The longest tests may use up a source.
         for task in options.selected_tasks:
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
+        if options.tasks is None and options.without_file:
+            needed = " and ".join(f"{name} ({option})" for name, option in options.without_file.items())
+            show(f"no file of questions: {needed} not run: {len(options.selected_tasks)} tasks", error=True)
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
         return task.turn(length, self.budgets[task], self.options.seed, index)

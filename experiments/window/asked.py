@@ -11,7 +11,7 @@ first answers within a factor of 1.2 of d, in documents that have within a facto
 Both factors were chosen after the records had been seen.
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,9 @@ class Documents(NamedTuple):
 
 def main() -> None:
     """Run the command line."""
-    if sys.argv[1:] == ["--fit"]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fit", action="store_true")
+    if parser.parse_args().fit:
         print(to_text(fit_accuracy(Path("experiments/window/records"))))
     else:
         print(to_text(describe_conditions(STAGES["D"].seeds[0])))

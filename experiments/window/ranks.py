@@ -8,8 +8,8 @@ ones. Writes eval/ranks.jsonl in the run folder, a row for each rank and each di
 distances are rounded by their ratio.
 """
 
+import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +24,9 @@ from lab.loading import open_model
 
 def main() -> None:
     """Run the command line."""
-    (path,) = map(Path, sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN")
+    path = parser.parse_args().run
     opened = open_model(path)
     tokenizer, experiment = opened.tokenizer, opened.experiment
     assert tokenizer is not None, "a run has a tokenizer"

@@ -24,6 +24,11 @@ def rows_in(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def results_in(path):
+    """Read the rows of a file of a measure, without its key and its tests."""
+    return [record for record in read_records(Path(path)) if "key" not in record and "test" not in record]
+
+
 def words_of(text):
     """Split every line into its words, so that no test depends on the width of a column."""
     return [line.split() for line in text.splitlines() if line]

@@ -11,7 +11,7 @@ from eval.entropy import attention_entropy, main
 from lab.loading import open_model
 from lab.model.attention.inspection import LayerLogits
 from lab.positions import distance, frequencies
-from tests.eval.commands import rows_in, runner
+from tests.eval.commands import results_in, runner
 from tests.model.by_definition import METHODS, TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
@@ -86,7 +86,7 @@ def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys
     model = open_model(run_folder)
     texts = sample_texts(text_file.read_text(), None, model.tokenizer, n_tokens=30, texts=4, seed=0, vocab_size=400)
     each = [attention_entropy(model.decoder, torch.from_numpy(text)[None])[0] for text in texts]
-    for row in rows_in(*(text_file.parent / "out").iterdir()):
+    for row in results_in(*(text_file.parent / "out").iterdir()):
         values = [float(curve[row["layer"], row["visible"] - 1]) for curve in each]
         mean = math.fsum(values) / 4
         assert row["entropy"] == pytest.approx(mean, rel=1e-12)

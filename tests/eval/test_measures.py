@@ -271,7 +271,6 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "RUN --distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "RUN --distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
-    ("distance", "RUN --window=96 --digits=2 --distance=string:window=3", "--distance.shift: must be set"),
     ("perplexity", "b*", "b*: matches no folder"),
     ("perplexity", "RUN --stride=300", "--stride=300: must be <= 16, the shortest length, or tokens are passed over"),
     ("perplexity", "RUN --protocol=whole-windows --documents=2", "--documents=2: all documents are joined; leave it"),

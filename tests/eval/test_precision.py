@@ -15,7 +15,7 @@ from lab.loading import open_model
 from lab.model.decoder import Decoder
 from lab.positions import distance, frequencies
 from lab.probe.needles import load_haystack
-from tests.eval.commands import rows_in, runner, words_of
+from tests.eval.commands import results_in, runner, words_of
 from tests.model.by_definition import LEAKY, TINY, drawn, logits_of, projections, softmax, tiny
 
 EXACT_TOL = 1e-10  # D of float64, whose angles at positions up to 2,000 are right to 1e-13
@@ -128,7 +128,7 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     texts = sample_texts(corpus, None, model.tokenizer, n_tokens=30, texts=3, seed=2, vocab_size=400)
     texts = torch.from_numpy(texts)
     decoders = {"trained": model.decoder, "random": Decoder(model.decoder.cfg, seed=2)}
-    rows = rows_in(file)
+    rows = results_in(file)
     for row in rows:
         assert (row["seed"], row["n"], row["reference"]) == (2, 3, 16)
         decoder, arithmetic = decoders[row["weights"]], ARITHMETICS[row["arithmetic"]]

@@ -18,7 +18,7 @@ from tests.model.folders import edit
 from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
-TOL = 1e-5  # on log-probabilities, of a dozen float32 sums
+TOL = 2e-5  # on log-probabilities, of a dozen float32 sums; they differ by 1.05e-5 on a processor with AMX
 SIZES = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WIDE = {"hidden_size": 64, "num_key_value_heads": 4, "head_dim": 16}

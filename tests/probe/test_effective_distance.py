@@ -49,7 +49,7 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     assert [(r.length, r.passed, r.tests) for r in results] == [(d, 10 * (d <= 50), 10) for d in (40, 50, 51, 60, 90)]
     assert {(r.low, r.high) for r in results} == {share_limits(10, 10, 0.95), share_limits(0, 10, 0.95)}
     # 1 at 50 and 0 at 51: 0.8 is a fifth of the way. 10 of 10 may be as few as 0.69, 0 of 10 as many as 0.31
-    ends = {"first_distance": 40, "last_distance": 90, "dips": []}
+    ends = {"first_distance": 40, "last_distance": 90, "dips": [], "best_distance": None}
     assert reach(results, 0.8) == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, **ends}
     assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
     assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
