@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.eval.commands import lines_of
 from tests.fits import ROOT, UNPROBED, command, exact_metrics, fit, probed, records
 from tests.forked import LIMIT_S, python
 from tests.launching import patched
@@ -54,8 +55,11 @@ def test_probe_afterwards_gives_what_training_gave(place, finished):
     again = place / "again"
     assert python("-m", "eval.probe", finished, "-o", again).returncode == 0
     last = max(record["consumed_tokens"] for record in records(finished))
-    during = [r for r in probed(finished) if r["consumed_tokens"] == last and "length" in r]
-    assert [r for r in probed(again) if "length" in r] == during
-    assert {r["model"] for folder in (finished, again) for r in records(folder, "probes.jsonl")} == {finished.name}
-    cases = f"cases/tokens-{last:015d}.jsonl"
-    assert records(again, cases) == [case for case in records(finished, cases) if "length" in case]
+    differ = ("cell", "model", "seconds", "weights", "commit", "started", "hash")  # names, times, and where a row is
+    during = [row for row in probed(finished) if row["consumed_tokens"] == last and "length" in row]
+    rows = [row for row in lines_of(again, "probe") if "length" in row]
+    assert {row["model"] for row in rows} == {finished.name}
+    assert [{name: row[name] for name in row if name not in differ} for row in rows] == during
+    tests = [{name: test[name] for name in test if name not in differ} for test in lines_of(again, "probe", tests=True)]
+    cases = records(finished, f"cases/tokens-{last:015d}.jsonl")
+    assert tests == [case for case in cases if "length" in case]
