@@ -42,28 +42,23 @@ class TokenRequest(Instance):  # type: ignore[misc]
 
 
 class Uncut(list[int]):
-    """The tokens of a test of `window` tokens, which must not be cut.
+    """The tokens of a test, of which a model of the harness would take the last ones by a slice, silently.
 
-    A model of the harness takes the last `most` by a slice, silently. transformers' models take one more than their
-    length, and of these all but the last.
+    Raises: ConfigError for a slice that is shorter than the `window`.
     """
 
-    def __init__(self, tokens: Sequence[int], window: int, most: int | None = None) -> None:
+    def __init__(self, tokens: Sequence[int], window: int) -> None:
         super().__init__(tokens)
-        self.window, self.most = window, most
+        self.window = window
 
     def __add__(self, other: Any) -> Any:
         return Uncut([*self, *other], self.window)
 
     def __getitem__(self, index: Any) -> Any:
-        kept: Any = super().__getitem__(index)
-        most = None
-        if isinstance(index, slice) and index.start is not None and index.start < 0:
-            most = -index.start
-        if (most or len(self)) < len(self) or (index == slice(None, -1) and self.most and self.most <= self.window):
-            rule = f"is longer than the model, which would cut a test of {len(self)} tokens"
+        if isinstance(index, slice) and -self.window < (index.start or 0) < 0:
+            rule = "is longer than the model, which would cut its tests"
             raise ConfigError(f"window={self.window}: {rule}; lower it, or pass a larger max_length to the model")
-        return Uncut(kept, self.window, most) if most else kept
+        return super().__getitem__(index)
 
 
 class ReachTask(Task):  # type: ignore[misc]
