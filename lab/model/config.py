@@ -194,10 +194,11 @@ class DecoderConfig(Section):
             return ("full",) * self.n_layers
         return (self.layers.pattern * self.n_layers)[: self.n_layers]
 
-    def ignores(self, distance: Distance) -> bool:
-        """Return whether no layer uses a distance method; nope layers use its factor alone."""
+    def distance_errors(self, distance: Distance) -> Iterator[str]:
+        """Reject a distance method that no layer uses; nope layers use its factor alone."""
         users = {"full", "part", "nope"} if distance.is_plain else {"full", "part"}
-        return distance != Plain() and not users & {*self.kinds}
+        if distance != Plain() and not users & {*self.kinds}:
+            yield distance.format_error("method", "would change nothing, as no layer is full or part; leave it out")
 
     @property
     def width(self) -> int:

@@ -81,9 +81,8 @@ class Decoder(nn.Module):
 
     @distance.setter
     def distance(self, method: positions.Distance) -> None:
-        if self.cfg.ignores(method):
-            rule = "would change nothing, as no layer is full or part; leave it out, or use another model"
-            raise ConfigError(f"distance={method.method}: {rule}")
+        for error in self.cfg.distance_errors(method):
+            raise ConfigError(f"distance.{error}")
         self._distance = method
 
     def reset_parameters(self, generator: torch.Generator) -> None:

@@ -45,16 +45,14 @@ class PositionConfig(Section):
         longest = window
         if distance.beyond_training and run.probe is not None:
             longest = max(window, run.probe.longest(window))
-        yield from (f"position.distance.{error}" for error in distance.length_errors(longest))
+        errors = (*distance.length_errors(longest), *run.model.distance_errors(distance))
+        yield from (f"position.distance.{error}" for error in errors)
         if (getattr(frequency, "theta", None) or math.inf) <= run.model.theta:
             rule = f"must be > model.theta={run.model.theta} (the adjusted base is larger)"
             yield run.format_error("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
         if (getattr(distance, "train_len", None) or 0) > window:
             rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
             yield run.format_error("position.distance.train_len", rule)
-        if run.model.ignores(distance):
-            rule = "would change nothing, as no layer is full or part; leave it out, or change model.layers.pattern"
-            yield run.format_error("position.distance.method", rule)
         if run.bands and (run.skip or run.mask.running or run.mask.chunks is not None):
             rule = "training with it needs ids that count up from 0 in every document; leave one out"
             yield run.format_error(run.bands, rule)

@@ -41,7 +41,7 @@ def test_a_mistral_with_a_sliding_window_has_it_beyond_its_longest_position_too(
     hf.assert_same_logits(ours, model, (9, 64, 65, 101, 150))
     save_pretrained(ours, tmp_path / "again")
     hf.assert_same_logits(ours, hf.opened(tmp_path / "again"), (150,))
-    with pytest.raises(ConfigError, match="distance=rerope: would change nothing"):
+    with pytest.raises(ConfigError, match="distance.method=rerope: would change nothing"):
         load_pretrained(tmp_path / "model", distance=distance("rerope", window=9))
 
 
