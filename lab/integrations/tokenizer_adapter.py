@@ -5,7 +5,6 @@ decoding tokens with the one before. Parts of a prompt are encoded after a line 
 every text; the tokens of the break are then dropped.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -42,8 +41,10 @@ class TokenizerAdapter:
         try:
             # tiktoken's `encode` rejects texts with the names of special tokens.
             self.encode_text = getattr(tokenizer, "encode_ordinary", tokenizer.encode)
-            parameters = inspect.signature(self.encode_text).parameters
-            self.options = {option: False for option in ("add_special_tokens", "bos", "eos") if option in parameters}
+            # Special tokens that the library puts before and after every text, also an empty one.
+            self.ends = self.to_ids("")
+            is_end = [end == token for end, token in zip(self.ends, self.to_ids("a"), strict=False)]
+            self.n_before = [*is_end, False].index(False)
             try:
                 self.decode(self.to_plain_ids("a"))
             except (AttributeError, TypeError):  # litgpt's decode
@@ -59,18 +60,14 @@ class TokenizerAdapter:
         if not is_read:
             raise ConfigError(f"tokenizer={name}: does not read texts back as they are; pass a tokenizers.Tokenizer")
 
-    def to_ids(self, text: str, **options: bool) -> list[int]:
-        ids = self.encode_text(text, **options)
+    def to_ids(self, text: str) -> list[int]:
+        ids = self.encode_text(text)
         return np.asarray(getattr(ids, "ids", ids), dtype=np.int64).ravel().tolist()
 
     def to_plain_ids(self, text: str) -> list[int]:
-        """Encode a text without the special tokens that the library puts around every text, also an empty one."""
-        ids, ends = self.to_ids(text, **self.options), self.to_ids("", **self.options)
-        for before in range(len(ends), -1, -1):
-            stop = len(ids) - len(ends) + before
-            if ids[:before] == ends[:before] and ids[stop:] == ends[before:]:
-                return ids[before:stop]
-        return ids
+        """Encode a text without the special tokens around it."""
+        ids = self.to_ids(text)
+        return ids[self.n_before : len(ids) - len(self.ends) + self.n_before]
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(torch.tensor(ids) if self.takes_tensor else list(ids)))
@@ -78,11 +75,9 @@ class TokenizerAdapter:
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
         """Encode a text, by default with the special tokens that the library adds by itself."""
         if add_special_tokens:
-            ids, inner = self.to_ids(text), self.to_plain_ids(text)
-            starts = range(len(ids) - len(inner) + 1)
-            start = next((start for start in starts if ids[start : start + len(inner)] == inner), 0)
-            is_special = [int(not start <= index < start + len(inner)) for index in range(len(ids))]
-            return Encoded(ids, [], is_special)
+            n = len(self.to_plain_ids(text))
+            is_special = [1] * self.n_before + [0] * n + [1] * (len(self.ends) - self.n_before)
+            return Encoded(self.to_ids(text), [], is_special)
         ids = self.to_plain_ids(self.before + text)
         n = len(self.to_plain_ids(self.before))
         spans = list(self.find_spans(ids))
@@ -96,10 +91,9 @@ class TokenizerAdapter:
         read = at = 0
         for stop in range(1, len(ids) + 1):
             piece = self.read((*context, *ids[read:stop]))
-            if piece.endswith("\ufffd"):  # a part of a character
-                yield at, at
-                continue
-            size = len(piece) - len(self.read(tuple(context)))
-            yield at, at + size
-            at += size
-            read = stop
+            end = at
+            if not piece.endswith("\ufffd"):  # a part of a character
+                end += len(piece) - len(self.read(tuple(context)))
+                read = stop
+            yield at, end
+            at = end
