@@ -17,6 +17,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.files import read_object, write_json
+from lab.integrations.counter import LOG
 from lab.integrations.watcher import Watcher
 
 COUNTS = "lab_reach_counts"  # key of the counts in trainer_state.json
@@ -34,6 +35,7 @@ class ReachCallback(TrainerCallback):
         self.every_steps, self.tests = every_steps, tests
         self.options = {"window": window, **options}
         self.watch: Watcher | None = None
+        self.handler: CallbackHandler | None = None
         self.probed_step = 0
 
     def on_train_begin(
@@ -45,6 +47,9 @@ class ReachCallback(TrainerCallback):
         """
         if self.watch is not None:
             self.watch.close()
+        self.handler = find_handler()
+        if self.handler is None:
+            LOG.warning("probes are written to the Trainer's log_history alone, as its trackers are not found")
         self.watch = Watcher(model, processing_class, **self.options)
         self.watch.build_tests(self.tests)
         self.probed_step = state.global_step
@@ -69,11 +74,10 @@ class ReachCallback(TrainerCallback):
         self.probed_step = state.global_step
         logs = {**self.watch.summary(self.tests), "epoch": state.epoch}
         state.log_history.append({**logs, "step": state.global_step})
-        handler = find_handler()
-        if handler is not None:
+        if self.handler is not None:
             # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
             should_log = control.should_log
-            control = handler.on_log(args, state, control, logs)
+            control = self.handler.on_log(args, state, control, logs)
             control.should_log = should_log
         return control
 
