@@ -6,7 +6,7 @@ import logging
 import numpy as np
 
 from lab.core.errors import ConfigError, DataError, first_line
-from lab.core.types import IGNORE, IntArray
+from lab.core.types import IGNORE
 from lab.counts import PositionCounts
 from lab.counts.rows import by_distance
 from lab.evidence.methods import Repeat, in_ids
@@ -67,8 +67,6 @@ class Counter:
 
     def count(self, received: Received) -> None:
         """Add a forward to f, and to g if its token ids were copied."""
-        if received.ready is not None:
-            received.ready.synchronize()
         positions, documents = layout.resolve_layout(received)
         last = documents.max(axis=1, keepdims=True)
         if not received.divides and (np.where(documents == PADDING, last, documents) != last).any():
@@ -77,20 +75,26 @@ class Counter:
                 "rows (in transformers: position_ids without a mask, model.config.use_cache=False, and one row a batch "
                 "for FlashAttention)"
             )
-        window, chunk = self.coverage.window, self.coverage.chunk
-        if self.coverage.is_replaced and received.first_keys is not None:
-            window = chunk = None
-        runs = documents if chunk is None else layout.find_chunks(documents, chunk)
+        is_replaced = self.coverage.is_replaced and received.has_pairs
+        coverage = Coverage() if is_replaced else self.coverage
+        runs = documents if coverage.chunk is None else layout.find_chunks(documents, coverage.chunk)
         lengths, is_consecutive = layout.find_runs(positions, runs)
-        if lengths.max(initial=0) > self.window:
-            raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
-        if window is not None and window < lengths.max(initial=0):
-            self.add_near(lengths, is_consecutive, window)
-        elif is_consecutive:
+        longest = lengths.max(initial=0)
+        window = coverage.window or longest
+        if longest > self.window:
+            raise DataError(f"window={self.window}: is shorter than a row of {longest} tokens; raise it")
+        if window >= longest and is_consecutive:
             self.counts.add_segments(lengths)
-        else:
+        elif window >= longest:
             # Ids with gaps. Ids that do not rise are rejected there.
             self.counts.add_positions(positions, runs)
+        elif is_consecutive:
+            near = PositionCounts(self.window)
+            near.add_segments(lengths)
+            self.counts.gapped[:window] += near.frequency()[:window]
+        else:
+            rule = "have gaps, which are not counted with a sliding window"
+            raise DataError(f"position_ids: {rule}; pass ids without gaps")
         if received.tokens.is_meta:
             return
         targets = layout.resolve_targets(received, documents)
@@ -100,22 +104,12 @@ class Counter:
         is_supervised = targets >= 0
         targets[~is_supervised] = IGNORE
         distances = self.evidence.distances(tokens, targets, lengths.tolist())
-        if window is not None:
-            # The evidence of a target d tokens back is d - 1 before the token that predicts it.
-            distances[distances > window] = 0
+        # The evidence of a target d tokens back is d - 1 before the token that predicts it.
+        distances[distances > window] = 0
         evidence = by_distance(distances[is_supervised])
         demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
         self.counts.add_evidence(evidence, evidence, demand_by_ids)
         self.demand_tokens += len(tokens)
-
-    def add_near(self, lengths: IntArray, is_consecutive: bool, window: int) -> None:
-        """Add the pairs of documents that are less than a sliding window apart."""
-        if not is_consecutive:
-            rule = "have gaps, which are not counted with a sliding window"
-            raise DataError(f"position_ids: {rule}; pass ids without gaps")
-        near = PositionCounts(self.window)
-        near.add_segments(lengths)
-        self.counts.gapped[:window] += near.frequency()[:window]
 
     def note(self, error: Exception) -> None:
         """Log the first error, and mark the counts as incomplete."""

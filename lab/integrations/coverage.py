@@ -48,21 +48,19 @@ def read_coverage(config: object) -> Coverage:
     types = getattr(layers, "pattern", None) or first("layer_types", "attention_layers", "sliding_window_indices")
     window = getattr(layers, "window", None) or first("sliding_window", "sliding_window_size", "window_size")
     chunk = first("attention_chunk_size")
-    if types is None or getattr(settings, "model_type", None) == "minimax":
-        # Moshi states a window that its layers do not use.
-        is_used = getattr(settings, "use_sliding_window", True) and getattr(settings, "model_type", None) != "moshi"
-        has_window = is_used and first("sliding_window")
+    if types is None:
+        has_window = first("sliding_window") and getattr(settings, "use_sliding_window", True)
         types = ["sliding" if has_window else "chunked" if chunk else "full"]
     names = [str(name) for name in types]
-    is_recurrent = [re.search("linear|conv|mamba|hybrid", name) is not None for name in names]
     # Layers without attention, and those without positions in the lab's own decoder, reach no distance.
     reaching = [name for name in names if not re.search("linear|conv|mamba|moe|mlp|nope", name)]
     if not reaching and layers is None:
         raise ConfigError(f"model.config.layer_types={names[0]}: has no attention layers; use a model that has some")
     is_window = all(re.search("sliding|local|window|1", name) for name in reaching)
     is_chunk = all("chunk" in name for name in reaching)
+    is_hybrid = any(re.search("linear|conv|mamba|hybrid", name) for name in names)
     is_replaced = hasattr(settings, "_attn_implementation") and not hasattr(settings, "attention_layers")
-    return Coverage(window if is_window else None, chunk if is_chunk else None, is_replaced, any(is_recurrent))
+    return Coverage(window if is_window else None, chunk if is_chunk else None, is_replaced, is_hybrid)
 
 
 def check_attention(model: nn.Module) -> None:
@@ -71,10 +69,9 @@ def check_attention(model: nn.Module) -> None:
     Raises: ConfigError.
     """
     name, config = type(model).__name__, getattr(model, "config", None)
-    modules = [type(module).__name__ for module in model.modules()]
-    is_attention = re.compile("(?<!rwkv)(?<!rwkvself)att(entio)?n|mha", re.IGNORECASE)
-    is_recurrent = re.compile("[mb]amba|rwkv|lstm|gru|retention", re.IGNORECASE)
-    if any(map(is_recurrent.search, modules)) and not any(map(is_attention.search, modules)):
+    modules = [type(module).__name__.lower() for module in model.modules()]
+    has_attention = any(re.search("att|mha", module) and "rwkv" not in module for module in modules)
+    if not has_attention and any(re.search("[mb]amba|rwkv|lstm|gru|retention", module) for module in modules):
         raise ConfigError(f"model={name}: has no attention layers, so that no distances are attended")
     settings = getattr(config, "text_config", config)
     has_tokens = not hasattr(settings, "model_type") or hasattr(settings, "vocab_size")  # transformers' own names

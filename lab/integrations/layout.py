@@ -40,21 +40,22 @@ NAMES = {
 class Received:
     """What one forward received: the arguments that state its layout, and its targets.
 
-    Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
-        (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
-        is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
+    Shapes: tokens (B, T); position_ids (B, T) or (1, T) or None; boundaries (documents + 1,) or None; first_keys
+        (B, T), the first key that each query sees, -1 for none, or None without a mask; is_causal, whether each
+        query sees all keys from its first key to itself and no other, a bool, or None.
     `targets` (B, T) are labels, shifted already if `is_shifted`. `ready` is recorded after the copies to the host.
-    `divides` means that tokens do not see other documents of their row.
+    `has_pairs` means that a mask states which keys each query sees. `divides` means that tokens do not see other
+    documents of their row.
     """
 
     tokens: Tensor
-    attention_mask: Tensor | None = None
     position_ids: Tensor | None = None
     boundaries: Tensor | None = None
     first_keys: Tensor | None = None
     is_causal: Tensor | None = None
     targets: Tensor | None = None
     is_shifted: bool = False
+    has_pairs: bool = False
     divides: bool = True
     ready: torch.cuda.Event | None = None
 
@@ -76,15 +77,16 @@ def read_arguments(input: str, arguments: Mapping[str, Any], names: Names) -> Re
     check_names(tokens, arguments, {input, "cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
     received = Received(torch.atleast_2d(tokens))
     name, mask = find("mask", arguments, names)
-    if isinstance(mask, BlockMask):
-        received.first_keys, received.is_causal = reduce_block_mask(mask, received.tokens)
-    elif isinstance(mask, Tensor) and mask.shape == tokens.shape:
-        received.attention_mask = torch.atleast_2d(mask)
-    elif isinstance(mask, Tensor) and mask.shape[-2:] == 2 * tokens.shape[-1:]:
-        if mask.dim() < 4:  # (T, T) or (B, T, T)
+    if isinstance(mask, Tensor) and mask.shape == tokens.shape:
+        # Attended tokens see the row from its first key on, which padding hides.
+        received.first_keys = torch.atleast_2d(mask).long() - 1
+        received.is_causal = ((mask == 0) | (mask == 1)).all()
+    elif isinstance(mask, BlockMask) or (isinstance(mask, Tensor) and mask.shape[-2:] == 2 * tokens.shape[-1:]):
+        if isinstance(mask, Tensor) and mask.dim() < 4:  # (T, T) or (B, T, T)
             mask = mask.reshape(-1, 1, *mask.shape[-2:])
         # Reduced on its device, because T^2 elements a row would be slow to copy.
-        received.first_keys, received.is_causal = reduce_mask(mask)
+        received.first_keys, received.is_causal = reduce_mask(mask, received.tokens)
+        received.has_pairs = True
     # The name of a mask that a model makes itself.
     elif mask is not None and mask != "causal":
         shape = getattr(mask, "shape", "")
@@ -98,6 +100,9 @@ def read_arguments(input: str, arguments: Mapping[str, Any], names: Names) -> Re
             raise DataError(f"{name}={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
         received.position_ids = torch.atleast_2d(positions)
     received.boundaries = find("boundaries", arguments, names)[1]
+    name, targets = find("targets", arguments, names)
+    if targets is not None:
+        received.targets, received.is_shifted = torch.atleast_2d(targets), name != "labels"
     return received
 
 
@@ -122,48 +127,35 @@ def check_names(tokens: Tensor, arguments: Mapping[str, Any], known: set[str]) -
                 )
 
 
-def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
+def reduce_mask(mask: Tensor | BlockMask, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Find the first key that each query sees, and whether it sees all keys from there to itself and no other.
 
-    Shapes: (B, 1, T, T), bool or added to the logits -> int64 (B, T), bool ().
+    Shapes: (B or 1, 1, T, T), a BlockMask, bool, or added to the logits; tokens (B, T) -> int64 (B, T), bool ().
     Example:
-        >>> first, is_causal = reduce_mask(torch.tensor([[[[True, False, False], [True, True, False], [False] * 3]]]))
+        >>> mask = torch.tensor([[[[True, False, False], [True, True, False], [False] * 3]]])
+        >>> first, is_causal = reduce_mask(mask, torch.zeros(1, 3))
         >>> first.tolist(), is_causal.item()
         ([[0, 0, -1]], True)
     """
     if mask.shape[1] != 1:
         raise DataError(f"attention_mask={tuple(mask.shape)}: must be (B, 1, T, T), one mask for all heads")
-    visible = mask[:, 0] == 0 if mask.is_floating_point() else mask[:, 0].bool()
-    first = torch.where(visible.any(-1), visible.to(torch.int8).argmax(-1), PADDING)
-    index = torch.arange(mask.shape[-1], device=mask.device)
-    expected = (index >= first[..., None]) & (index <= index[:, None]) & (first >= 0)[..., None]
-    # Documents are blocks only if the first key of a query's first key is that key itself.
-    of_first = torch.gather(first, 1, first.clamp(min=0))
-    return first, (visible == expected).all() & ((of_first == first) | (first < 0)).all()
-
-
-def reduce_block_mask(mask: BlockMask, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Find what `reduce_mask` does for a BlockMask, from a sample of its keys: all where rows are short.
-
-    Shapes: tokens (B, T) -> int64 (B, T), bool ().
-    """
-    if mask.shape[1] != 1:
-        raise DataError(f"mask={tuple(mask.shape)}: must be one mask for all heads")
     size = tokens.shape[1]
     index = torch.arange(size, device=tokens.device)
     rows, queries = torch.arange(len(tokens), device=tokens.device)[:, None, None], index[:, None]
 
     def sees(keys: Tensor) -> Tensor:
-        keys = keys.clamp(0, size - 1)
-        return mask.mask_mod(rows, rows.new_zeros(()), queries, keys).expand(*tokens.shape, keys.shape[-1])
+        if isinstance(mask, BlockMask):
+            return mask.mask_mod(rows, rows.new_zeros(()), queries, keys).expand(*tokens.shape, keys.shape[-1])
+        visible = mask[rows % len(mask), 0, queries, keys]
+        return visible == 0 if mask.is_floating_point() else visible.bool()
 
     # A query that does not see the token before it begins a document.
-    begins = ~sees(queries - 1)[..., 0] | (index == 0)
+    begins = ~sees((queries - 1).clamp(min=0))[..., 0] | (index == 0)
     is_attended = sees(queries)
     first = torch.where(begins, index, 0).cummax(-1).values[..., None]
     # T^2 elements a row are too many for long rows, so that 64 keys are compared, and those around the ends.
     sample = index[:: 1 + size // 64].expand(*tokens.shape, -1)
-    keys = torch.cat([sample, first, (first - 1).clamp(min=0), (queries + 1).clamp(max=size - 1).expand_as(first)], -1)
+    keys = torch.cat([sample, first - 1, first, (queries + 1).expand_as(first)], -1).clamp(0, size - 1)
     expected = (keys >= first) & (keys <= queries) & is_attended
     return torch.where(is_attended, first, PADDING)[..., 0], (sees(keys) == expected).all()
 
@@ -174,19 +166,16 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
     Shapes: int64 (B, T) both.
     Raises: DataError for arguments that leave the layout open.
     """
+    if received.ready is not None:
+        received.ready.synchronize()
     shape = tuple(received.tokens.shape)
     documents: IntArray = np.zeros(shape, dtype=np.int64)
-    is_attended = np.ones(shape, dtype=np.bool_)
     # transformers attends across restarts of position_ids if it gets a mask.
-    has_documents = received.attention_mask is not None or received.first_keys is not None
-    if received.attention_mask is not None:
-        mask = received.attention_mask.numpy()
-        if mask.shape != shape or not np.isin(mask, (0, 1)).all():
-            raise DataError(f"attention_mask={mask.shape}: must hold 0 and 1 for the {shape} tokens; pass no cache")
-        is_attended = mask == 1
+    has_documents = received.first_keys is not None
     if received.first_keys is not None:
         if not received.is_causal:
-            raise DataError("attention_mask: is not causal within blocks of a row, so that distances are not known")
+            rule = "must be 0 and 1 for tokens, or causal within blocks of a row"
+            raise DataError(f"attention_mask: {rule}; otherwise distances are not known")
         # Tokens of one block see the same first key, which numbers the block, and -1 is PADDING.
         documents = received.first_keys.numpy()
     if received.boundaries is not None:
@@ -207,7 +196,7 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
                 "pass attention_mask or cu_seq_lens_q"
             )
         documents[:, 1:] = np.cumsum(steps != 1, axis=1)
-    return positions, np.where(is_attended, documents, PADDING)
+    return positions, documents
 
 
 def resolve_targets(received: Received, documents: IntArray) -> IntArray:
@@ -257,13 +246,15 @@ def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]
 
 def copy_to_host(received: Received) -> None:
     """Replace tensors by copies in memory of their own on the host, from a GPU without a wait."""
-    for name, value in vars(received).items():
+    for name, value in list(vars(received).items()):
         if not isinstance(value, Tensor) or value.is_meta:
             continue
         # A copy from a GPU without a wait needs pinned memory. One on the CPU must not share the batch, which changes.
-        pinned = value.device.type == "cuda"
-        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)
+        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
         setattr(received, name, copy.copy_(value.detach(), non_blocking=True))
+        if value.is_cuda:  # who reads the copies waits for the last of these events
+            received.ready = torch.cuda.Event()
+            received.ready.record()
 
 
 def shift(tokens: IntArray, documents: IntArray | None = None) -> IntArray:

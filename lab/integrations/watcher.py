@@ -73,12 +73,13 @@ class Watcher:
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
-        given = {"positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
+        options = {"positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
+        given = {option: name for option, name in options.items() if name is not None}
         for option, name in {"input": input, **given}.items():
-            if name is not None and name not in self.parameters and not takes_any:
+            if name not in self.parameters and not takes_any:
                 names = ", ".join(self.parameters)
                 raise ConfigError(f"{option}={name}: is no argument of the model's forward; use one of: {names}")
-        self.names: Names = layout.NAMES | {role: (name,) for role, name in given.items() if name is not None}
+        self.names: Names = layout.NAMES | {option: (name,) for option, name in given.items()}
         if tokenizer is not None:
             inside_text(retrieval.read_tokenizer(tokenizer))
         check_attention(self.inner)
@@ -109,10 +110,10 @@ class Watcher:
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
             if not self.is_repeated(arguments.get(self.input)):
-                divides = self.experiment.examine(self.model, self.inner, args, kwargs)
+                divides = self.experiment.examine(self.model, self.inner, arguments, len(args))
                 received = layout.read_arguments(self.input, arguments, self.names)
                 received.divides = divides
-                self.enqueue(received, arguments)
+                self.enqueue(received)
         # Any error: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
@@ -129,22 +130,13 @@ class Watcher:
         self.recent.append(key)
         return False
 
-    def enqueue(self, received: Received, arguments: dict[str, Any]) -> None:
+    def enqueue(self, received: Received) -> None:
         """Copy the arguments to the host for the thread."""
-        is_on_gpu = received.tokens.is_cuda
-        if self.forwards % self.demand_every == 0 and not self.counter.is_behind:
-            name, targets = layout.find("targets", arguments, self.names)
-            received.is_shifted = name != "labels"
-            if targets is not None:
-                received.targets = torch.atleast_2d(targets)
-        else:
+        if self.forwards % self.demand_every or self.counter.is_behind:
             # f needs the shape of the ids alone, which a tensor without memory keeps.
-            received.tokens = received.tokens.to("meta")
+            received.tokens, received.targets = received.tokens.to("meta"), None
         self.forwards += 1
         layout.copy_to_host(received)
-        if is_on_gpu:  # the thread waits for this event before it reads the copies; the training never does
-            received.ready = torch.cuda.Event()
-            received.ready.record()
         self.counter.add(received)
 
     def total(self, reduce: bool = False) -> PositionCounts:
