@@ -59,6 +59,7 @@ class Arguments(Section):
     """Seed of the tests."""
 
     def rules(self) -> Iterator[str]:
+        """Reject an empty list of distances."""
         if self.distances == ():
             yield self.format_error("distances", "must have one; leave it out for 14")
 
