@@ -189,7 +189,7 @@ def run_once(
 
     Shapes: `shape` (B, T) -> float32 (B, T, columns); None without such an output.
     """
-    last = None
+    last: Tensor | None = None
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
         nonlocal last
