@@ -15,8 +15,8 @@ FOLDER holds model.safetensors in float32, the tokenizer with its special tokens
 and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, with
 copies of its plugins, and haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases
 Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
-position method or skipped ids extend it to. README.md is the model card, with f and g in a picture where Altair is
-installed. Printed are the commands that publish the run on the hub, each checkpoint on a branch of its name.
+position method or skipped ids extend it to. README.md is the model card. Printed are the commands that publish
+the run on the hub, each checkpoint on a branch of its name.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -30,22 +30,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.analysis.run import open_run
-from lab.core import chart, plugins
+from lab.core import plugins
 from lab.core.command import Arguments, CommandSpec, run, start
-from lab.core.errors import CheckpointError, ConfigError, MissingPackage
+from lab.core.errors import CheckpointError, ConfigError
 from lab.core.files import write_atomic
-from lab.core.yaml import flatten
-from lab.counts import SavedCounts
-from lab.counts.saved import per_distance
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.probe.needles import KEPT
-from lab.probe.reach import format_reach, shown_length
-from lab.runs.checkpoints import COUNTS, candidates, folder_name
+from lab.runs.checkpoints import candidates, folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.source import EXPERIMENT, find_place
 
@@ -55,35 +50,14 @@ SPEC = CommandSpec(
     values=("-o",),
     missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
 )
-CARD, PICTURE = "README.md", "f_and_g.png"
-SHOWN = ("data.corpus.", "data.window", "data.mode", "model.", "position.", "mask.", "skip.", "evidence.", "weights.")
 TEXT = """---
 library_name: transformers
 tags: [probe-lab, long-context]
 ---
 # {name}
 
-{parameters:,} parameters, trained on {tokens:,} tokens in windows of {window:,}; positions {method}.
-
-{reach}
-
-{picture}`AutoModelForCausalLM.from_pretrained({place})` opens it. The probe lab measures and trains it again by
-
-```sh
-probe-lab distance {folder} --plot
-probe-lab fit {folder}/experiment.yaml
-```
-
-Settings of its arm (`experiment.yaml` has all):
-
-```text
-{settings}
-```
-"""
-PICTURE_TEXT = """![f and g by distance]({picture})
-
-f(i): pairs of tokens i apart that attention saw in training. g(d): targets whose evidence was d tokens back.
-
+{parameters:,} parameters, trained on {tokens:,} tokens of {data} in windows of {window:,}, at commit {commit} of the
+probe lab, whose code has the licence Apache-2.0. The data has its own.
 """
 
 
@@ -159,25 +133,16 @@ def longest_text(model: OpenedModel) -> int | None:
 def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     """Write the card of a run's checkpoint into its exported folder."""
     assert model.experiment is not None, "a run"
-    tokens = model.consumed_tokens or 0
-    settings = flatten(model.experiment.to_dict()).items()
-    lines = [f"{key}: {value}" for key, value in settings if key.startswith(SHOWN) and value is not None]
-    picture = ""
-    if plot_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE):
-        picture = PICTURE_TEXT.format(picture=PICTURE)
+    corpus = model.experiment.data.corpus
     text = TEXT.format(
         name=escape_markdown(model.name),
         parameters=model.decoder.cfg.n_parameters(),
-        tokens=tokens,
+        tokens=model.consumed_tokens or 0,
+        data=escape_markdown(getattr(corpus, "repository", None) or corpus.name),
         window=model.train_len,
-        method=model.method,
-        reach=describe_reach(run, tokens),
-        picture=picture,
-        place=json.dumps(output.resolve().name),
-        folder=shlex.quote(output.resolve().name),
-        settings="\n".join(" ".join(line.splitlines()) for line in lines),
+        commit=RunFolder(run).environment().get("commit", "unknown"),
     )
-    write_atomic(output / CARD, text.encode())
+    write_atomic(output / "README.md", text.encode())
 
 
 def escape_markdown(name: str) -> str:
@@ -188,37 +153,6 @@ def escape_markdown(name: str) -> str:
         a_b \[x\](y) \<a\> ---
     """
     return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
-
-
-def plot_counts(counts: Path, picture: Path) -> bool:
-    """Plot f and g if they were counted and Altair is installed, and return whether that is so."""
-    if not counts.exists():
-        return False
-    try:
-        chart.altair()
-    except MissingPackage:
-        return False
-    profiles = SavedCounts.read(counts).profiles()
-    if profiles:
-        rows = per_distance(profiles)
-        chart.save(chart.plot_rows(rows, "distance", "per distance", "profile", log_x=True, log_y=True), picture)
-    return bool(profiles)
-
-
-def describe_reach(run: Path, tokens: int) -> str:
-    """Describe the reach at the last probe up to a checkpoint, with its limits."""
-    probes = [row for row in RunFolder(open_run(run).path).probes() if row["consumed_tokens"] <= tokens]
-    if not probes or "first_distance" not in probes[-1]:
-        return "How far back it retrieves was not measured in training."
-    row = probes[-1]
-    low = shown_length(row["reach_low"], row["first_distance"], ",.1f")
-    above = row["reach_high"]
-    high = f"above {row['last_distance']:,}" if above is None else f"{above:,.1f}"
-    return (
-        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{format_reach(row)} tokens**, within {low} "
-        f"to {high} at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
-        f"{row['threshold']:g} of hidden numbers is retrieved."
-    )
 
 
 def format_uploads(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from lab.data.config import OwnCorpus
 from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.methods import Repeat
 from lab.masks import MASKS, Document
-from lab.positions.rope import Plain
 from lab.positions.self_extend import Rerope
 from lab.positions.yarn import Yarn
 from lab.skip import SKIP_METHODS, Pose
@@ -56,13 +55,6 @@ def test_broken_methods_fail(check, base, name, change, parameters, message):
     check(base, **parameters)
     with pytest.raises(AssertionError, match=message):
         check(changed(base, name, change), **parameters)
-
-
-def test_attention_by_other_positions_fails(monkeypatch):
-    dense = testing.dense
-    monkeypatch.setattr(testing, "dense", lambda q, k, v, built, ids, *rest: dense(q, k, v, Plain(), ids, *rest))
-    with pytest.raises(AssertionError, match="attention differs from the dense reference"):
-        check_distance_method(Rerope, window=4)
 
 
 def test_a_corpus_that_changes_fails():

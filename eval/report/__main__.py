@@ -6,12 +6,11 @@
     probe-lab report runs/cpu_demo -o demo.png
 
 The page is one file that needs no network. You can point at a figure, drag it, zoom it with Ctrl and the wheel, and
-save it as PNG or SVG from its menu. A text field picks runs. An open page reloads when its file is written again. With
-a .png or .svg file all figures are one picture. The page shows what the run folders hold: the probes of training, and
-the results in eval/ at the last probe. RUN may also be a table of runs (lab/analysis/table.py).
+save it as PNG or SVG from its menu. With a .png or .svg file all figures are one picture. The page shows what the run
+folders hold: the probes of training, and the results in eval/ at the last probe. RUN may also be a table of runs
+(lab/analysis/table.py).
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
-
-CHOSEN = "!isArray(pick) || !(datum.run || datum.condition) || indexof(pick, datum.run || datum.condition) >= 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +69,14 @@ def make_report(request: Request) -> Result:
 
 
 def reject_another(output: Path) -> None:
-    """Reject a file that is no report; the page lists its runs in a line of its script, by which it is recognised."""
-    is_report = output.is_file() and b"\nconst members = " in output.read_bytes()
+    """Reject a file that is no report; it is recognised by a line of its script."""
+    is_report = output.is_file() and b"\nconst figures = " in output.read_bytes()
     if output.exists() and not is_report:
         raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
-    """Lay out a figure for the page: as wide as it, chosen rows only, dragged, and zoomed by Ctrl and the wheel."""
+    """Lay out a figure for the page: as wide as it, dragged, and zoomed by Ctrl and the wheel."""
     alt = altair()
     chart = figure.chart
     if not isinstance(chart, alt.FacetChart):
@@ -90,10 +87,6 @@ def page_spec(figure: Figure) -> dict[str, Any]:
     spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
     # The page sets its own ground, light or dark.
     spec["config"].pop("background")
-    spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
-    # Every layer filters its own rows by the field of the page, because layers may have data of their own.
-    for part in spec.get("spec", spec)["layer"]:
-        part["transform"] = [{"filter": CHOSEN}, *part.get("transform", [])]
     return spec
 
 
@@ -110,11 +103,8 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "figures": drawn,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([page_spec(figure) for figure in drawn]),
-        "members": literal(runs.runs[["run", "condition"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
-    # An open page compares the stamp, and reloads when it differs.
-    content["stamp"] = hashlib.sha256(repr(content).encode()).hexdigest()
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render(content)
 

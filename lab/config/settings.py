@@ -48,8 +48,6 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     is_of_run = path.name in (CONFIG, EXPERIMENT)
     file = read_run_config(path) if is_of_run else read_yaml(path)
-    if {"parameters", "command"} <= file.keys():
-        raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
     changes = flatten(dict(overrides))
     if "plugins" in changes:
         load_plugins(changes["plugins"])

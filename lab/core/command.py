@@ -99,9 +99,6 @@ class CommandSpec:
             check_path(getattr(options, name.lstrip("-")) or "", f"{name}=")
         if not positional and self.missing:
             raise ConfigError(self.missing.format(word=arguments[0]))
-        for word in rest[len(positional) :]:
-            if f"-{word}" in (*self.flags, *self.values, *self.lists):
-                raise ConfigError(f"{word}: is not an option; write -{word}")
         return Arguments(positional, options, parse_overrides(rest[len(positional) :]))
 
 

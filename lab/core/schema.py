@@ -11,7 +11,6 @@ import ast
 import difflib
 import inspect
 import json
-import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ from lab.core.yaml import flatten
 T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
-UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}  # of numbers such as 1M, which YAML reads as text
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 MISSPELT = (*UNKNOWN, "union_tag_invalid")
@@ -207,8 +205,6 @@ def error_lines(root: Any, item: Any) -> list[str]:
     rule = str(item["msg"])
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
-    if short := re.fullmatch(r"(\d+)([kmgb])", str(item["input"]), re.IGNORECASE):
-        meaning = f"write {int(short[1]) * UNITS[short[2].lower()]:_}"
     value = abbreviate(item["input"])
     if isinstance(item["input"], str) and error.endswith("_type"):
         # Quotes show that "5" is text, and not a whole number.

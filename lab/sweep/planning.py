@@ -120,7 +120,7 @@ def plan(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -
     errors: dict[str, str] = {}
     for swept in file.settings():
         try:
-            run = plan_command(file.command, {**swept, **settings}, swept, file.program, path)
+            run = plan_command(file.command, {**swept, **settings}, swept, file.program)
         except ConfigError as error:
             # Many runs have the same message with other values: the key has no value, so that one line is printed.
             for message in error.errors:
@@ -141,8 +141,6 @@ def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
     Raises: ConfigError.
     """
     values = read_yaml(path)
-    if "parameters" not in values and {"model", "data", "train"} & values.keys():
-        raise ConfigError(f"{path}: is a config, and not a sweep; run probe-lab fit {path}")
     for key in NEEDS_SERVER:
         if key in values:
             fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
@@ -188,12 +186,8 @@ def plan_command(
     settings: Mapping[str, Any],
     swept: Mapping[str, Any],
     program: str = "",
-    sweep: Path = Path(),
 ) -> PlannedRun:
-    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
-
-    `sweep` is the file that names the command.
-    """
+    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
     # ${args} is where an agent puts the settings, which here follow the command.
     words = [program if word == "${program}" else str(word) for word in command if word != "${args}"]
     if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= USUAL:
@@ -203,10 +197,6 @@ def plan_command(
     read.settings.pop(FOR_WANDB, None)
     chosen = {"run.name": AUTO, **read.settings, **settings}
     config = Path(read.positional[0])
-    if not config.exists():
-        for folder in sweep.resolve().parents:
-            if (folder / config).is_file():
-                raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")
     experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
