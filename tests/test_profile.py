@@ -33,4 +33,4 @@ def test_a_profile_has_an_update_between_two_packs_and_leaves_the_run_alone(tmp_
     middle = [at for at in starts["lab.update"] if starts["lab.backward"][1] < at < starts["lab.forward"][2]]
     assert (len(middle), len(starts["lab.update"])) == (1, 3 if packs == 1 else 1)
     assert any("AdamW.step" in str(event.get("name")) for event in events)
-    assert "lab.update" in (folder / "fit-profile.txt").read_text()
+    assert "lab.backward" in (folder / "fit-profile.txt").read_text()
