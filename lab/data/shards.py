@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from lab.core.errors import DataError
@@ -40,6 +40,7 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
+@with_config(ConfigDict(extra="forbid"))  # a damaged name of an optional entry is no entry
 class Manifest(TypedDict):
     """A shard's manifest: its corpus and settings, its own name, and size and SHA-256 of every other file.
 
