@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ import torch
 
 from lab.config import load_experiment
 from lab.core.errors import CheckpointError
+from lab.core.files import errors_in
 from lab.core.launch import Launch
 from lab.counts import COUNTED, PositionCounts
 from lab.data import sidecars
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs.checkpoints import Checkpoint, add_to_manifest, read_manifest
+from lab.runs.checkpoints import RECORDS, Checkpoint, add_to_manifest, read_manifest
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import Counted
 from lab.train.starting import find_start
@@ -99,6 +101,20 @@ def test_every_flipped_bit_of_every_file_and_every_lost_file_is_found(here, caps
             assert verified(capsys, place)[0] == 1, path
         path.write_bytes(data)
     assert verified(capsys, *here)[0] == 0
+
+
+def test_a_flipped_bit_in_any_byte_of_a_checkpoints_manifest_is_found(here):
+    path = here[0] / LAST / "manifest.json"
+    data = path.read_bytes()
+    for byte in range(len(data)):
+        flipped = bytearray(data)
+        flipped[byte] ^= 1 << byte % 7
+        path.write_bytes(flipped)
+        checkpoint = Checkpoint(path.parent)
+        with suppress(CheckpointError):
+            records = errors_in(here[0], checkpoint.records or {}, grow=RECORDS)
+            assert [*errors_in(path.parent, checkpoint.files), *records], flipped
+    path.write_bytes(data)
 
 
 def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, monkeypatch):
