@@ -32,7 +32,7 @@ from eval.engine.text import Result, to_text
 from lab import config
 from lab.analysis import run as analysis
 from lab.core import command, launch, schema
-from lab.core.arguments import read_options, settings_lines
+from lab.core.arguments import settings_lines, split_options
 from lab.core.chart import plot_rows
 from lab.core.errors import ConfigError
 from lab.core.types import Row
@@ -59,9 +59,7 @@ class DemandOptions(schema.Section):
 def report(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place = request.model
-    settings = dict(request.options)
-    own = {"tokens": settings.pop("tokens")} if "tokens" in settings else {}
-    options = read_options(DemandOptions, own)
+    options, settings = split_options(DemandOptions, request.options)
     if (place / source.CONFIG).is_file():
         if request.options:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"

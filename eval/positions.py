@@ -232,15 +232,14 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
     return row, f / f[0]
 
 
-def settings() -> list[str]:
+def settings(everything: bool) -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
     for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, skip.SKIP_METHODS)):
-        lines += [*settings_lines(options, heading=f"Settings of {', '.join(methods)}"), ""]
-    for method, config in METHODS.items():
+        lines += settings_lines(options, everything, heading=f"Options of {', '.join(methods)}")
+    for method, config in METHODS.items() if everything else ():
         # A selection is a folder of a run's own, and no ids of a sample depend on it.
-        names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
-        lines += ["", *settings_lines(config, names, heading=method)]
+        lines += settings_lines(config, everything, excluded=("method", "selection"), heading=method)
     return lines
 
 

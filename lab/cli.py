@@ -1,17 +1,22 @@
 """The lab's commands under one name.
 
-probe-lab COMMAND [WORDS ...]        the same as python -m lab.COMMAND, or python -m eval.COMMAND
+    probe-lab COMMAND [ARGUMENTS ...]
 
-probe-lab fit configs/cpu_demo.yaml --resume
-probe-lab probe runs/cpu_demo --tests=500 --plot
-probe-lab ruler --help
-probe-lab docs > docs/settings.md    every setting and option of all commands, as a page
-probe-lab --version
+COMMAND is one of those below. In a clone python -m lab.COMMAND, or python -m eval.COMMAND, is the same:
+
+    probe-lab fit configs/cpu_demo.yaml --resume
+    probe-lab probe runs/cpu_demo --tests=500 --plot
+    probe-lab distance --help
+    probe-lab docs > docs/settings.md
+    probe-lab --version
+
+docs writes every setting and option of all commands as a page.
 
 docs/install.md, "If it does not work", lists errors and their fixes.
 """
 
 import io
+import os
 import re
 import runpy
 import sys
@@ -25,7 +30,7 @@ from lab.core.startup import check_system
 
 try:
     check_system()
-    from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, guard, show
+    from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, guard, show, wrap_help
     from lab.core.errors import suggest
     from lab.core.schema import TAGS
 except KeyboardInterrupt:  # within 0.3 s
@@ -34,7 +39,13 @@ except KeyboardInterrupt:  # within 0.3 s
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'
-SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
+GROUPS = {
+    "Train": ("fit", "sweep", "longrecipe"),
+    "Compare": ("compare", "report", "reach", "papers"),
+    "Prepare and convert": ("prepare", "demand", "frequency", "positions", "export", "merge", "verify"),
+    "Measure": (),  # all others
+}
+SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*?))?  +(.*) \[(.*)\]$", re.M)  # an example has no values
 USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
 PAGE = """# Commands and settings
 
@@ -96,11 +107,23 @@ def page() -> Iterator[str]:
 def read_help(command: str) -> str:
     """Return what --help=all of a command prints."""
     words = sys.argv
+    os.environ["COLUMNS"] = "10000"  # a line for each setting
     printed = io.StringIO()
     with redirect_stdout(printed), suppress(SystemExit):
         main([command, "--help=all"])
     sys.argv = words
     return printed.getvalue()
+
+
+def list_commands() -> str:
+    """Write the first page: how to call the commands, and their purposes by group."""
+    purposes = {name: purpose for name, (_, purpose) in commands().items()}
+    text = str(__doc__)
+    for group, names in GROUPS.items():
+        text += f"\n{group}:\n\n"
+        for name in names or [*purposes]:  # after the others
+            text += f"  {name:<20}  {purposes.pop(name)}\n"
+    return wrap_help(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,15 +132,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         arguments = sys.argv[1:]
     words = list(arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     if not words or words[0] in HELP:
-        show("\n".join([str(__doc__), *(f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items())]))
+        show(list_commands(), end="")
         return 0 if words else EXIT_BAD_INPUT
     if words == ["--version"]:
         show(f"probe-lab {version('probe-lab')}")
         return 0
-    if words == ["docs"]:
-        show("".join(page()), end="")
-        return 0
+    if words[0] == "docs":
+        show("".join(page()) if words == ["docs"] else "probe-lab docs > docs/settings.md\n", end="")
+        return EXIT_BAD_INPUT if {*words[1:]} - {*HELP} else 0
     if words[0] not in commands():
         show(f"{words[0]}: unknown command; {suggest(words[0], commands())}", error=True)
         return EXIT_BAD_INPUT

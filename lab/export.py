@@ -46,8 +46,8 @@ from lab.runs.source import EXPERIMENT, find_place
 
 SPEC = CommandSpec(
     description=__doc__,
-    flags=("--weights_only",),
-    values=("-o",),
+    flags={"--weights_only": "Write plain RoPE in place of a method without a name in config.json."},
+    values={"-o": "Folder of the exported model; required."},
     missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
 )
 TEXT = """---

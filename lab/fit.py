@@ -6,18 +6,13 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
 
     probe-lab fit configs/cpu_demo.yaml
     probe-lab fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
-    probe-lab fit configs/cpu_demo.yaml --resume               continue after Ctrl-C, or start if there is nothing yet
-    probe-lab fit configs/cpu_demo.yaml --restart              start again; the old run folder becomes NAME.before-1
-    probe-lab fit configs/tiny_2k.yaml --print_config          print every setting
-    probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
+    probe-lab fit configs/cpu_demo.yaml --resume
+    probe-lab fit configs/tiny_2k.yaml --print_config
+    probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80
+    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER
 
-    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of an update goes
-
---dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib rejects a run that
-GPUs of so many GiB cannot hold with 5% to spare. --utilisation is the share of the GPUs' peak that causal FLOPs take,
-for hours by your own figure. --profile trains apart from the run until the pack after an update, and writes a trace and
-a table of three packs, the update's in the middle, to FOLDER or to RUN/profile. With train.devices > 1 the command
-starts torchrun, which starts a process for each device.
+--dry_run needs no GPU, shards or weights. The table of --profile has the update's pack in the middle. With
+train.devices > 1 the command starts torchrun, which starts a process for each device.
 
 The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """
@@ -43,8 +38,18 @@ Work = Callable[[Experiment, Namespace], str | int]
 SPEC = CommandSpec(
     description=__doc__,
     options=Experiment,
-    flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
-    values=("-o", "--memory_gib", "--utilisation"),
+    flags={
+        "--restart": "Start again; the old run folder becomes NAME.before-1.",
+        "--resume": "Continue after Ctrl-C, or start if there is nothing yet.",
+        "--print_config": "Print every setting of the run, and train nothing.",
+        "--profile": "Train apart from the run, past one update, and write a trace and a table of three packs.",
+        "--dry_run": "Print memory of each GPU, hours, and which shards or weights are missing; train nothing.",
+    },
+    values={
+        "-o": "Folder of --profile; default: RUN/profile.",
+        "--memory_gib": "With --dry_run: reject a run that GPUs of so many GiB cannot hold with 5% to spare.",
+        "--utilisation": "With --dry_run: share of the GPUs' peak that causal FLOPs take, for hours of your own.",
+    },
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 

@@ -156,7 +156,9 @@ def add_weights(decoders: Sequence[Decoder], shares: Sequence[float], into: Deco
         parameter.copy_(total)
 
 
-SPEC = CommandSpec(description=__doc__, positional=None, values=("-o",), options=MergeOptions)
+SPEC = CommandSpec(
+    description=__doc__, positional=None, values={"-o": "Folder of the merged model; required."}, options=MergeOptions
+)
 main = partial(run, SPEC, merge)
 
 

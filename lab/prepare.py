@@ -2,10 +2,9 @@
 
     probe-lab prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N]
 
-    probe-lab prepare configs/tiny_2k.yaml --workers 32             all tasks, 32 processes
-    probe-lab prepare configs/tiny_2k.yaml --task 3/64              every 64th task from the 3rd on
-
-    sbatch --array=0-63 --wrap='probe-lab prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'         every job of it
+    probe-lab prepare configs/tiny_2k.yaml --workers 32
+    probe-lab prepare configs/tiny_2k.yaml --task 3/64
+    sbatch --array=0-63 --wrap='probe-lab prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'
 
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) the corpus is prepared first, once for all such settings, and further shards are derived from it. Documents
@@ -13,21 +12,35 @@ and tokens of each source before and after are printed, and written to upsamplin
 """
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from lab.config import load_experiment
-from lab.core.arguments import settings_lines
+from lab.core.arguments import settings_lines, split_options
 from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import ConfigError
 from lab.core.launch import cores
+from lab.core.schema import Positive, Section
 from lab.data.config import DataConfig
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder
 
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(Section):
+    """Options of the command, in addition to the settings of the data."""
+
+    workers: Positive | None = None
+    """Processes that tokenize; default: the cores of this machine."""
+    task: str = "0/1"
+    """Share of the tasks to finish: I/N is every Nth task from number I on."""
+
+
 SPEC = CommandSpec(
     description=__doc__,
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
+    options=PrepareOptions,
     settings=partial(settings_lines, DataConfig, prefix="data."),
     stopped="interrupted; finished tasks are kept, run the same command to continue",
 )
@@ -35,18 +48,13 @@ SPEC = CommandSpec(
 
 def carry_out(args: Arguments) -> str:
     """Prepare, and return a summary."""
-    overrides = dict(args.settings)
-    task = overrides.pop("task", "0/1")
-    first, _, stride = str(task).partition("/")
+    options, overrides = split_options(PrepareOptions, args.settings)
+    first, _, stride = options.task.partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
-        raise ConfigError(f"--task={task}: must be I/N with 0 <= I < N; for instance 0/64")
-    workers = overrides.pop("workers", cores())
-    if type(workers) is not int or workers < 1:  # true is an int
-        raise ConfigError(
-            f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
-        )
+        raise ConfigError(f"--task={options.task}: must be I/N with 0 <= I < N; for instance 0/64")
     data = load_experiment(Path(args.positional[0]), overrides).data
-    summary = prepare(data, workers=workers, tasks=slice(int(first), None, int(stride))).summary
+    tasks = slice(int(first), None, int(stride))
+    summary = prepare(data, workers=options.workers or cores(), tasks=tasks).summary
     if data.upsample is None:
         return summary
     if not is_prepared(data):

@@ -2,11 +2,13 @@
 
     probe-lab verify PATH [PATH ...]
 
-    probe-lab verify runs/tiny_2k                                   config, records, counts, every checkpoint
-    probe-lab verify runs/*                                         every run
+    probe-lab verify runs/*
     probe-lab verify runs/tiny_2k/checkpoints/tokens-000010485760
-    probe-lab verify shards/slimpajama-0123456789                   every shard, and the tokenizer
-    probe-lab verify shards/slimpajama-0123456789/task-00003        one of them
+    probe-lab verify shards/slimpajama-0123456789
+    probe-lab verify shards/slimpajama-0123456789/task-00003
+
+Of a run these are the config, the records, the counts and every checkpoint; of a folder of shards every shard and the
+tokenizer.
 
 Nothing is changed. Records grow: what was written of them after the last checkpoint or probe has no hash yet, and is
 checked for whole lines in order.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import re
 import shlex
 import signal
@@ -23,14 +24,23 @@ from lab.core.schema import settings_in
 from tests.forked import ROOT
 from tests.refusals import refused
 
+OPTIONS_OF = {  # without a class; of an evaluation -o, --json and those of its class
+    "fit": {"--resume", "--dry_run", "--memory_gib", "-o", "--plugins"},
+    "longrecipe": {"--launcher", "--folder"},
+    "sweep": {"--jobs", "--seeds", "--index", "--dry_run"},
+    "export": {"-o", "--weights_only"},
+    "papers": {"--mini", "-o"},
+    "prepare": {"--workers", "--task"},
+    "merge": {"-o", "--weights"},
+    "verify": set(),
+    "distance": {"--tests", "--distances", "--plot", "--distance"},
+}
 SOME = {  # settings beyond those of a form
     "distance": ("position.distance.method",),
     "fit": ("optim.lr", "start.path", "skip.target_len"),
     "positions": ("leak", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
 }
-SHORT = 50  # lines of a help that is read at once
-NO_SETTINGS = ("verify", "export", "papers")
 
 
 def module_of(name):
@@ -57,16 +67,23 @@ def printed(name, words, capsys):
 
 
 @pytest.mark.parametrize("name", cli.commands())
-def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
-    status, short = printed(name, ["--help"], capsys)
-    assert (status, f"probe-lab {name} " in short) == (0, True)
-    assert name == "papers" or printed(name, [], capsys) == (2, short)
-    assert len(short.splitlines()) <= SHORT
+def test_help_lists_every_option_as_wide_as_the_terminal(name, capsys, monkeypatch):
+    everything = ""
+    for width in (120, 60):
+        monkeypatch.setenv("COLUMNS", str(width))
+        status, short = printed(name, ["--help"], capsys)
+        assert (status, f"probe-lab {name} " in short) == (0, True)
+        assert name == "papers" or printed(name, [], capsys) == (2, short)
+        status, everything = printed(name, ["--help=all"], capsys)
+        longest = max(everything.splitlines(), key=len)
+        assert status == 0
+        assert len(longest) <= width or " " not in longest.strip(" \\"), longest
     options = dataclasses.fields(form_of(name)) if form_of(name) else ()
     names = [*(field.name for field in options), *SOME.get(name, ())]
-    status, everything = printed(name, ["--help=all"], capsys)
-    missing = [name for name in names if f"  --{name}=" not in everything and f"  --{name}." not in everything]
-    assert (status, missing, name in NO_SETTINGS) == (0, [], "--help=all lists" not in short)
+    assert [name for name in names if f"  --{name}=" not in everything and f"  --{name}." not in everything] == []
+    listed = {word.partition("=")[0] for word in re.findall(r"^  (-\S+)", short, re.M)}
+    assert listed >= OPTIONS_OF.get(name, {"-o", "--json"})
+    assert not any("." in word for word in listed)
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
@@ -82,18 +99,40 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
 
 
 UNKNOWN = "zzz: unknown command; use one of: export, fit, "
-ANSWERS = {"--help": "", "": "", "positons": "positons: unknown command; did you mean positions?", "zzz": UNKNOWN}
+ANSWERS = {"positons": "positons: unknown command; did you mean positions?", "zzz": UNKNOWN, "help zzz": UNKNOWN}
+PAGE = "The lab's commands under one name."
+DOCS = "probe-lab docs > docs/settings.md"
+HELPS = {  # a command line: its status, and how its output begins
+    "--help": (0, PAGE), "": (2, PAGE), "help": (0, PAGE), "docs --help": (0, DOCS), "help docs": (0, DOCS),
+    "docs settings.md": (2, DOCS),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "start"), ANSWERS.items())
 def test_the_console_command_answers_mistakes(capsys, words, start):
-    assert cli.main(words.split()) == (0 if words == "--help" else 2)
+    assert cli.main(words.split()) == 2
     out, err = capsys.readouterr()
     assert err.startswith(start)
-    assert bool(out) == (start == "")
+    assert not out
 
 
-SPEC = CommandSpec(flags=("--plot",), values=("-o",), lists=("--weights",))
+@pytest.mark.parametrize(("words", "expected"), HELPS.items())
+def test_both_words_for_help_print_it(capsys, words, expected):
+    status = cli.main(words.split())
+    out, err = capsys.readouterr()
+    assert (status, out[: len(expected[1])], err) == (*expected, "")
+
+
+def test_the_first_page_has_four_groups_with_every_command(capsys):
+    cli.main(["--help"])
+    parts = re.split(r"^([A-Z][a-z ]+):\n", capsys.readouterr().out, flags=re.M)[1:]
+    groups = {group: re.findall(r"^  (\w+) ", text, re.M) for group, text in zip(*[iter(parts)] * 2, strict=True)}
+    assert sorted(groups) == ["Compare", "Measure", "Prepare and convert", "Train"]
+    assert sorted(itertools.chain(*groups.values())) == sorted(cli.commands())
+    assert {"distance", "probe", "recall", "ruler"} <= {*groups["Measure"]}
+
+
+SPEC = CommandSpec(flags={"--plot": ""}, values={"-o": ""}, lists={"--weights": ""})
 READ = {  # words, and the settings of a run
     "run --n=3 --m 4 --k -1": {"n": 3, "m": 4, "k": -1},
     "run --n=1e4 --m=1.5e1 --k=1e-3": {"n": 10_000, "m": 15, "k": 0.001},

@@ -75,7 +75,8 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-def test_the_settings_page_is_that_of_the_code():
+def test_the_settings_page_is_that_of_the_code(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # which the page changes
     before = signal.getsignal(signal.SIGTERM)  # which commands set when they start
     written = "".join(cli.page())
     signal.signal(signal.SIGTERM, before)

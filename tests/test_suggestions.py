@@ -16,7 +16,7 @@ from tests.forked import ROOT
 
 CONFIG, SWEEP = ROOT / "configs/cpu_test.yaml", ROOT / "sweeps/windows_mini.yaml"
 ANSWERED = {  # what is called in a folder without configs/, and the line
-    "one_dash": (lambda: CommandSpec(flags=("--resume",)).read(["a.yaml", "-resume"]), "-resume: .*; write --.*"),
+    "one_dash": (lambda: CommandSpec(flags={"--resume": ""}).read(["a.yaml", "-resume"]), "-resume: .*; write --.*"),
     "no_config": (lambda: load_experiment(Path("nope.yaml")), ".*configs/"),
     "config_by_name": (lambda: load_experiment(Path("configs/cpu_short.yaml")), r".*did you mean cpu_short\?"),
     "config_by_path": (lambda: load_experiment(Path("mine/owm.yaml")), r".*did you mean mine/own\.yaml\?"),

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,15 +28,6 @@ MODEL is a run folder, a checkpoint in it, or any causal model of transformers, 
 (docs/evaluation.md), or a pattern of these. Position methods that are named take the place of its own.
 """
 OF_RUNS = ("--distance", "--frequency", "--plot")  # which no command of several runs takes
-METHOD = "NAME or NAME:parameter=value,..."
-SHARED = {  # option: default and meaning
-    "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
-    f"parameters. [{METHOD}]",
-    "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
-    "-o": " FOLDER\n      Where results and pictures are written; default: eval/ of a run, or results/COMMAND-NAME.",
-    "--plot": "\n      Plot the picture next to the results.",
-    "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +36,26 @@ class EvaluationSpec(command.CommandSpec):
 
     name: str = ""
     positional: int | None = None
-    flags: tuple[str, ...] = ("--plot", "--json")
-    values: tuple[str, ...] = ("-o", "--frequency")
-    lists: tuple[str, ...] = ("--distance",)
+    flags: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "--plot": "Plot the picture next to the results.",
+            "--json": "Print one JSON object and nothing else: command, rows, files, pictures.",
+        }
+    )
+    values: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "-o": "Folder of results and pictures; default: eval/ of a run, or results/COMMAND-NAME.",
+            "--frequency": "Frequency method in place of the model's own. [NAME or NAME:parameter=value,...]",
+        }
+    )
+    lists: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "--distance": "Distance method in place of the model's own; a name alone takes derived parameters. "
+            "[NAME or NAME:parameter=value,...]"
+        }
+    )
     missing: str = MODEL
     stopped: str = command.CONTINUES
-    excluded: tuple[str, ...] = ()
-    """Shared options that make no sense for the command."""
     several: bool = False
     """Whether one --distance may name several methods."""
     replaces: bool = True
@@ -61,12 +65,11 @@ class EvaluationSpec(command.CommandSpec):
     takes: Callable[[Path], object] = is_model
     """Which matches of a pattern are models."""
 
-    def list_settings(self) -> list[str]:
-        """Describe the command's own options, the shared ones, and the parameters of position methods."""
-        lines = super().list_settings()
-        lines += [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.excluded]
+    def list_settings(self, everything: bool) -> list[str]:
+        """Describe the command's own options, and the parameters of position methods."""
+        lines = super().list_settings(everything)
         if "--distance" not in self.excluded:
-            lines += ["", *settings_lines(PositionConfig, prefix="position.", heading="Position methods")]
+            lines += settings_lines(PositionConfig, everything, prefix="position.", heading="Position methods")
         return lines
 
 

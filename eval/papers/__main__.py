@@ -1,9 +1,9 @@
 """Run a table or figure of a paper, and print our numbers next to the published ones with differences.
 
-    probe-lab papers                                    the list, and how much is missing here
-    probe-lab papers string/table1                      at full size
-    probe-lab papers string/table1 --mini               the same quantities in miniature, on a CPU in minutes
-    probe-lab papers string/table1 --dry_run            the commands, and what is missing
+    probe-lab papers
+    probe-lab papers string/table1
+    probe-lab papers string/table1 --mini
+    probe-lab papers string/table1 --dry_run
 
 PAPER is string, dca, longrecipe, entropy_abf or anchor. A table is eval/papers/PAPER/TABLE.yaml: what is trained and
 evaluated, how its rows are read, the published numbers with their source; docs/papers.md lists all. What is missing is
@@ -11,8 +11,7 @@ trained through probe-lab sweep and evaluated by the commands that --dry_run pri
 that the same command continues after Ctrl-C (exit status 75) or a crash. Where a row fails (exit status 1), a line says
 why, and the others are printed. Models and data are those of eval/papers/needs.yaml.
 
-Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
-PAPER-TABLE-mini, or to FOLDER of -o.
+Writes table.json, an object for each cell with both numbers.
 """
 
 import re
@@ -35,7 +34,16 @@ from lab.sweep.planning import PlannedRun, plan, plan_command
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
-SPEC = CommandSpec(description=__doc__, flags=("--list", "--mini", "--dry_run"), values=("-o",), stopped=CONTINUES)
+SPEC = CommandSpec(
+    description=__doc__,
+    flags={
+        "--list": "Print the tables, and how much is missing here.",
+        "--mini": "Measure the same quantities in miniature, on a CPU in minutes.",
+        "--dry_run": "Print the commands, and what is missing.",
+    },
+    values={"-o": "Folder of table.json; default: runs/papers/PAPER-TABLE, with --mini PAPER-TABLE-mini."},
+    stopped=CONTINUES,
+)
 
 
 def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -109,6 +109,16 @@ def read_options(options_class: type[Any], settings: Mapping[str, Any], errors: 
     return options
 
 
+def split_options(options_class: type[Any], settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Build a command's own options from the settings, and return them and the other settings.
+
+    Raises: ConfigError.
+    """
+    others = dict(settings)
+    own = {field.name: others.pop(field.name) for field in fields(options_class) if field.name in others}
+    return read_options(options_class, own), others
+
+
 def as_list(value: Any, name: str) -> Any:
     """Read one word or number, or several between commas, as a list.
 
@@ -124,14 +134,24 @@ def as_list(value: Any, name: str) -> Any:
 
 
 def settings_lines(
-    options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "", heading: str = "Settings"
+    options_class: type[Section],
+    everything: bool,
+    *,
+    excluded: Collection[str] = (),
+    prefix: str = "",
+    heading: str = "",
 ) -> list[str]:
-    """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
-    listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
+    """Describe settings: default, meaning and values, a method as the heading of its own.
+
+    Settings of sections, whose names have a dot, are omitted without `everything`.
+    """
+    listed = [one for one in settings_in(options_class, prefix) if everything or "." not in one[0]]
     times = Counter(name for name, *_ in listed)
-    lines = [f"{heading} (default; meaning):", ""]
+    lines = [f"\n{heading} (default; meaning):\n"] if heading and listed else []
     inside = "."
     for name, field, section, hint in listed:
+        if name in excluded:
+            continue
         default = default_value(field)
         default = "required" if default is MISSING else json.dumps(default, default=str)
         meaning = read_docs(section).get(field.name, "")
@@ -147,7 +167,7 @@ def settings_lines(
             meaning = str(section.__doc__)
         text = " ".join(meaning.partition("\n\n")[0].split())
         values = describe_values(adapter(hint).json_schema())
-        lines.append(f"{indent}--{name}={default}\n      {text} [{values}]")
+        lines.append(f"{indent}{f'--{name}={default}':<20}  {text} [{values}]")
     return lines
 
 

@@ -1,19 +1,22 @@
 """Parts that all commands share: the command line, help, printing, progress bars, one line per error, exit status.
 
 argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.core.schema
-checks. --help is short; --help=all lists every setting.
+checks. --help lists the options, --help=all also every setting of a section.
 """
 
 import argparse
 import os
+import re
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
+from textwrap import wrap
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
@@ -29,7 +32,12 @@ EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75  # by a signal, after saving
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
-STATUSES = "Exit status: 0 done; 2 invalid input, one line per error on stderr; 75 stopped by a signal."
+ENDING = """
+Exit status: 0 done; 2 invalid input, one line per error on stderr; 75 stopped by a signal. --help=all adds the
+settings of all sections. --trust runs the code that a config, run or export names (docs/plugins.md).
+
+Options (default; meaning):
+"""
 HELP = ("-h", "--help", "--help=all")
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # of lines in a file or pipe
@@ -54,30 +62,46 @@ class CommandSpec:
     """Text of --help."""
     positional: int | None = 1
     """Largest number of arguments before the options; None for any."""
-    flags: tuple[str, ...] = ()
-    """Options without a value."""
-    values: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Options without a value, and their meanings."""
+    values: Mapping[str, str] = field(default_factory=dict)
     """Options with one value."""
-    lists: tuple[str, ...] = ()
+    lists: Mapping[str, str] = field(default_factory=dict)
     """Options with several values, which may be repeated."""
+    excluded: tuple[str, ...] = ()
+    """Options that other commands of the same class have, and this one rejects."""
     missing: str = ""
     """Error if no argument comes before the options; {word} is the first one."""
+    needs_arguments: bool = True
+    """Whether the command prints its help if it is called without arguments."""
     options: type[Any] | None = None
-    """Class of the command's settings, which --help=all lists."""
-    settings: Callable[[], Sequence[str]] = tuple
-    """Function that lists the settings for --help=all, of a command without such a class."""
+    """Class of the command's own options and settings."""
+    settings: Callable[[bool], Sequence[str]] = lambda everything: ()
+    """Function that lists further settings, all of them or those without a section."""
     stopped: str = NOTHING_WRITTEN
     """Message after Ctrl-C."""
 
-    def list_settings(self) -> list[str]:
-        return list(self.settings()) if self.options is None else settings_lines(self.options)
+    def list_settings(self, everything: bool) -> list[str]:
+        """List the options and settings, a line each, all of them or those without a section."""
+        lines = list(self.settings(everything))
+        if self.options is not None:
+            lines = [*settings_lines(self.options, everything), *lines]
+        return lines
+
+    def format_help(self, everything: bool) -> str:
+        """Write what --help prints, or with `everything` what --help=all prints, as wide as the terminal."""
+        lines = [f"{self.description}{ENDING}"]
+        for name, meaning in {**self.flags, **self.values, **self.lists}.items():
+            if name not in self.excluded:
+                lines.append(f"  {name:<20}  {meaning}")
+        return wrap_help("\n".join([*lines, *self.list_settings(everything)]))
 
     def read(self, arguments: Sequence[str]) -> Arguments:
         """Read a command line.
 
         Raises: ConfigError.
         Example:
-            >>> CommandSpec(values=("-o",)).read(["run", "--n=3", "-o", "out", "--fast"])
+            >>> CommandSpec(values={"-o": "Folder."}).read(["run", "--n=3", "-o", "out", "--fast"])
             Arguments(positional=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
         """
         # Without abbreviations, or --plo=1, which is a setting of some command, would be read as --plot.
@@ -100,6 +124,19 @@ class CommandSpec:
         if not positional and self.missing:
             raise ConfigError(self.missing.format(word=arguments[0]))
         return Arguments(positional, options, parse_overrides(rest[len(positional) :]))
+
+
+def wrap_help(text: str) -> str:
+    """Wrap text to the terminal: paragraphs, commands (indented by 4), and options, whose meanings are a column."""
+    width = shutil.get_terminal_size().columns - 2
+    lines = []
+    for line in re.sub(r"(?<=\S)\n(?=\S)", " ", text).split("\n"):
+        column = len(re.findall(r"^ *(?:\S.*?  +)?", line)[0])
+        indent = " " * min(2 * column, 24)  # 0 of a paragraph, 8 of a command
+        fitted = wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        # The copy of a command in several lines runs.
+        lines.append((" \\\n" if column == 4 else "\n").join(fitted))
+    return "\n".join(lines)
 
 
 def check_path(path: str, option: str = "") -> None:
@@ -230,17 +267,15 @@ def run(
 ) -> int:
     """Run a command and return the exit status.
 
-    Text that `work` returns is printed, an exit status returned. --help prints the description, --help=all also the
-    settings; --trust executes code that files name. `report` prints a LabError, and the message after a Ctrl-C.
+    Text that `work` returns is printed, an exit status returned. --help prints the description and the options,
+    --help=all also the settings; --trust executes code that files name. `report` prints a LabError, and the message
+    after a Ctrl-C.
     """
     guard()
     TRUSTED.set("--trust" in arguments)
     arguments = [word for word in arguments if word != "--trust"]
-    if not arguments or {*HELP} & {*arguments}:
-        lines = spec.list_settings()
-        if lines and "--help=all" not in arguments:
-            lines = ["--help=all lists every setting, its default and meaning."]
-        show("\n".join([str(spec.description) + STATUSES, *lines]))
+    if (not arguments and spec.needs_arguments) or {*HELP} & {*arguments}:
+        show(spec.format_help("--help=all" in arguments))
         return 0 if arguments else EXIT_BAD_INPUT
     # A full disk is reported here for all commands, in one line.
     try:

@@ -12,11 +12,9 @@ the stages, and of the baselines that `methods` names:
     probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
     probe-lab longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---launcher is the command that runs "-m lab.fit" in the training stages, whose settings are those of fit; default: this
-Python. All are checked before the first stage runs, and written to FOLDER as tune.yaml, analyse.yaml, extend.yaml,
-replay.yaml and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
-
---dry_run prints the resources that each training stage needs, and runs none; --memory_gib and --utilisation as in fit.
+Settings of the training stages are those of fit. All are checked before the first stage runs, and written to FOLDER as
+tune.yaml, analyse.yaml, extend.yaml, replay.yaml and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for
+PoSE).
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a training stage
 again, delete its folder and those of the training stages after it.
@@ -52,8 +50,12 @@ from lab.sweep.jobs import Job, is_finished, run_jobs
 
 SPEC = CommandSpec(
     description=__doc__,
-    flags=("--dry_run",),
-    values=("--launcher", "--memory_gib", "--utilisation"),
+    flags={"--dry_run": "Print the resources that each training stage needs, and run none."},
+    values={
+        "--launcher": 'Command that runs "-m lab.fit" in the training stages; default: this Python.',
+        "--memory_gib": "As in fit.",
+        "--utilisation": "As in fit.",
+    },
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
     options=Recipe,
     stopped=CONTINUES,

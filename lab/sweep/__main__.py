@@ -4,10 +4,10 @@
 
 FILE is a YAML file of sweeps/ in wandb's format, of method grid; `wandb sweep FILE` runs the same:
 
-    probe-lab sweep sweeps/windows_mini.yaml --dry_run              list the runs and their commands
-    probe-lab sweep sweeps/windows_mini.yaml --jobs=2               two runs at once, each on half of the cores
-    probe-lab sweep sweeps/windows_mini.yaml --seeds=5              with the seeds 0 to 4 instead of the file's
-    probe-lab sweep sweeps/windows_mini.yaml --index=3              one run, as a task of a SLURM array does
+    probe-lab sweep sweeps/windows_mini.yaml --dry_run
+    probe-lab sweep sweeps/windows_mini.yaml --jobs=2
+    probe-lab sweep sweeps/windows_mini.yaml --seeds=5
+    probe-lab sweep sweeps/windows_mini.yaml --index=3
 
 Settings (--train.tokens=100000) go to every run. What a run prints is appended to sweep.log in its folder. A failure
 does not stop the others. A run that another process trains is left to it. The same command continues after Ctrl-C or a
@@ -20,11 +20,11 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lab.core.arguments import read_options
+from lab.core.arguments import split_options
 from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError
 from lab.core.launch import ALLOCATED, COPIES, RANKS, check_copies
@@ -119,10 +119,7 @@ def table(states: Collection[Progress]) -> str:
 
 def work(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
-    names = [field.name for field in fields(SweepOptions)]
-    of_runs = dict(args.settings)
-    own = {name: of_runs.pop(name) for name in names if name in of_runs}
-    options = read_options(SweepOptions, own)
+    options, of_runs = split_options(SweepOptions, args.settings)
     runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds)
     if options.index is not None:
         if options.index >= len(runs):
@@ -144,7 +141,7 @@ def work(args: Arguments) -> int:
 
 SPEC = CommandSpec(
     description=__doc__,
-    flags=("--dry_run",),
+    flags={"--dry_run": "List the runs and their commands, and train nothing."},
     missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml",
     options=SweepOptions,
     stopped=CONTINUES,

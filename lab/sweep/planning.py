@@ -32,7 +32,7 @@ from lab.core.yaml import flatten, parse_yaml, part, read_yaml
 from lab.runs.folder import RunFolder
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
-FIT = CommandSpec(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
+FIT = CommandSpec(flags={"--resume": ""}, missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
 USUAL = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}  # before lab.fit
 MOST_RUNS = 10_000  # each is read and checked before the first starts
