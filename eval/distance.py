@@ -4,10 +4,10 @@
 
 Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
 window (lab/probe/effective_distance.py). A row has the retrieval accuracy with exact limits, the mean log-probability
-of the right number and f, how often training saw the relative position that the method gives to the distance. Reach is
-the largest distance at which the accuracy is at least the threshold. It is a range if tests are too few for a number,
-and not determined if fewer than half of the distances up to it pass. Nearer distances that fail are named as dips
-(lab/probe/reach.py):
+of the right number, the same less that of a guess, and f, how often training saw the relative position that the method
+gives to the distance. Reach is the largest distance at which the accuracy is at least the threshold. It is not
+determined if tests are too few, or if fewer than half of the distances up to it pass. Nearer distances that fail are
+named as dips (lab/probe/reach.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -29,6 +29,7 @@ each distance, one for reach, and every finished test. After Ctrl-C (exit status
 continues.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +45,7 @@ from lab.core.types import CONFIDENCE, Row
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import LengthResult
 from lab.probe.measuring import reach_record
-from lab.probe.reach import classify_reach, fit_reach, shown_length
+from lab.probe.reach import classify_reach, fit_reach, format_limits
 from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
@@ -108,15 +109,11 @@ class FoundByDistance(run.Measure):
     def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         config = self.probe.config
-        total = 0
-        passes = []
+        tests = []
         for probe in (self.probe, *self.others):
-            n_tests = len(self.methods) * len(probe.distances) * config.distance_tests
-            total += n_tests
-            # A test is two passes: one that answers, and one that scores the right number.
-            passes.append((2 * n_tests, probe.window))
-        self.announce(passes)
-        with Bar(total=total, desc=self.kind, unit="test") as self.bar:
+            tests.append((len(self.methods) * len(probe.distances) * config.distance_tests, probe.window))
+        self.announce(tests, passes=2)  # one that answers, and one that scores the right number
+        with Bar(total=sum(n for n, _ in tests), desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
                 subject = self.subject.row
@@ -157,6 +154,7 @@ class FoundByDistance(run.Measure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method, and its reach."""
+        chance = -math.log(9 * 10 ** (self.probe.config.digits - 1))  # of a number whose first digit is not 0
         columns = (
             ("distance", "distance", ","),
             ("found", "found", ","),
@@ -164,21 +162,30 @@ class FoundByDistance(run.Measure):
             ("accuracy", "score", ".3f"),
             (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
             ("log p", "log_prob", ".2f"),
+            ("nats over chance", lambda row: row["log_prob"] - chance, "+.2f"),
             ("f", "f", ",.0f"),
         )
-        lines = [self.title()]
+        lines = []
         for method in dict.fromkeys(self.names):
             by_metric: dict[str, list[Row]] = {}
             for row in rows:
                 if row["method"] == method:
                     by_metric.setdefault(row["metric"], []).append(row)
             distances = by_metric["found_by_distance"]
-            lines += ["", method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
+            lines += [method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
+            found = sum(row["found"] for row in distances)
+            tests = sum(row["n"] for row in distances)
+            if found < 0.02 * tests:  # so few may be guessed
+                lines.append(
+                    f"{found} of {tests} numbers found: accuracy does not measure this model. Compare its nats"
+                )
+                lines.append("over chance, or run probe-lab recall, whose gain from evidence needs no answer.")
+            lines.append("")
             if self.others:
                 cells = self.grid([*distances, *by_metric["found_by_prompt"]])
                 table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
-                lines += ["", "accuracy by length of the prompt", to_text(table.rename("{:,}".format), ".2f")]
-        return "\n".join([*lines, *self.explain_length(rows), ""])
+                lines += ["accuracy by length of the prompt", to_text(table.rename("{:,}".format), ".2f"), ""]
+        return "\n".join([*lines, *self.explain_length(rows)])
 
     def explain_length(self, rows: Sequence[Row]) -> list[str]:
         """Explain an effective length of training that is longer than every reach."""
@@ -194,10 +201,8 @@ class FoundByDistance(run.Measure):
             return []
         tests = model.experiment.tests
         passes = f"{tests.required} of {tests.needles} numbers, at any depth, pass a test of it"
-        return [
-            "",
-            f"The effective length, {effective_length:,}, is longer than reach: {passes}; reach takes one number.",
-        ]
+        line = f"The effective length, {effective_length:,}, is longer than reach: {passes}; reach takes one number."
+        return [line, ""]
 
     def grid(self, rows: Sequence[Row]) -> list[Row]:
         """List the accuracies of all prompt lengths, the longest first."""
@@ -241,7 +246,7 @@ def reach_line(row: Row) -> str:
         >>> reach_line({**row, "reach": 168.0, "reach_low": None, "reach_high": None})
         'reach 168, the end, at threshold 0.8, within <20 to the end; f 21,000'
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0})
-        'reach <20 to 64.0 at threshold 0.8: these tests show no number'
+        'reach not determined at threshold 0.8, within <20 to 64.0'
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 20})
         'no reach at threshold 0.8: fails at 20 tokens already; docs/install.md, "If it does not work", has reasons'
         >>> reach_line({**row, "reach": None, "reach_low": 120.0, "reach_high": None, "best_distance": 168})
@@ -249,7 +254,6 @@ def reach_line(row: Row) -> str:
     """
     first = row["first_distance"]
     at = f"at threshold {row['threshold']:g}"
-    high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
     if row.get("best_distance"):
         return (
             f"reach not determined {at}: fewer than half of the distances pass; best at {row['best_distance']:,} tokens"
@@ -257,12 +261,12 @@ def reach_line(row: Row) -> str:
     if row["reach"] is None and row["reach_high"] == first:
         return f"no reach {at}: fails at {first:,} tokens already; {WHY}"
     if row["reach"] is None:
-        return f"reach <{first:,} to {high} {at}: these tests show no number"
+        return f"reach not determined {at}, within {format_limits(row)}"
     reach = f"{row['reach']:,.1f}"
     if classify_reach(row["reach"], first, row["last_distance"]) == "end":
         reach = f"{row['last_distance']:,}, the end,"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
-    line = f"reach {reach} {at}, within {shown_length(row['reach_low'], first, ',.1f')} to {high}; f {f}"
+    line = f"reach {reach} {at}, within {format_limits(row)}; f {f}"
     if row["dips"]:
         line += f"; dips below the threshold at {', '.join(map(str, row['dips']))} tokens"
     return line

@@ -199,7 +199,7 @@ class Passkey(run.Measure):
 
     def text(self, rows: Sequence[Row]) -> str:
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-        return f"{self.title()}\n\nretrieval accuracy (%)\n{to_text(grid, '.0f')}"
+        return f"retrieval accuracy (%)\n{to_text(grid, '.0f')}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""

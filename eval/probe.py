@@ -184,10 +184,10 @@ class ByMethod(needles.NeedleMeasure):
         return f"{self.subject.model.name}, trained at {self.train_len:,} tokens; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        lines = [self.title()]
+        tables = []
         for length in self.lengths:
-            lines.append(methods_table([row for row in rows if row["length"] == length]))
-        return "\n".join([*lines, ""])
+            tables.append(methods_table([row for row in rows if row["length"] == length]))
+        return "\n\n".join(tables)
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Plot the share of tests passed by method and length, with its limits in each cell."""
@@ -238,7 +238,7 @@ def methods_table(rows: Sequence[Row]) -> str:
             }
         )
     forms = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
-    lines = ["", f"{rows[0]['length']:,} tokens", to_text(printed, forms)]
+    lines = [f"{rows[0]['length']:,} tokens", to_text(printed, forms)]
     if any(versus):
         test = f"{statistics.MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)"
         lines.append(f"* significant at {statistics.LEVEL:g}: {test}")

@@ -173,7 +173,7 @@ def bounds(record: Mapping[str, Any]) -> dict[str, float]:
         >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
         {'low': 0.0, 'high': inf}
     """
-    if record["reach"] is None:  # of tests that show no number, the upper limit is all that is known
+    if record["reach"] is None:  # of a reach that is not determined the upper limit is all that is known
         high = record.get("reach_high", record["first_distance"])
         return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}
     bound = float(np.log(record["reach"]))

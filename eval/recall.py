@@ -145,7 +145,7 @@ class Recall(texts.OnTexts):
                 bins.append(row)
             else:
                 without.append(WITHOUT.format_map(row))
-        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *without])
+        return "\n".join([columns_text(bins, COLUMNS), "", *without])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits."""

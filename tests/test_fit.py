@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from lab.runs.folder import RunFolder
+from lab.train.run import report
 from tests.eval.commands import lines_of
 from tests.fits import ROOT, UNPROBED, command, exact_metrics, fit, probed, records
 from tests.forked import LIMIT_S, python
@@ -22,6 +24,30 @@ def finished(place):
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
     return place / "runs" / "finished"
+
+
+def test_the_last_table_has_reach_with_its_limits_first(tmp_path):
+    ends = {"first_distance": 24, "last_distance": 179, "best_distance": None}
+    found = [  # reach, its limits, the best distance where it is not determined; then what the table shows
+        ((131.24, 120.0, 140.5, None), "131 120.0 to 140.5"),
+        ((179.0, 168.0, None, None), "179+ 168.0 to the end"),
+        ((None, None, 24, None), "<24 <24 to 24.0"),
+        ((None, 96.0, None, 168), "not determined 96.0 to the end"),
+    ]
+    probes = []
+    for consumed, (values, _) in enumerate(found, start=1):
+        reach = dict(zip(("reach", "reach_low", "reach_high", "best_distance"), values, strict=True))
+        probe = {"consumed_tokens": consumed, "effective_length": 128, "held_out_loss": 2.5, **ends, **reach}
+        probes.append(json.dumps(probe))
+    probes.append(json.dumps({"consumed_tokens": 5, "effective_length": None}))  # a run that measures no reach
+    (tmp_path / "probes.jsonl").write_text("\n".join(probes) + "\n")
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 2.0, "consumed_tokens": 5}\n')
+    lines = report(RunFolder(tmp_path)).splitlines()
+    heading, *table = [" ".join(line.split()) for line in lines[1:7]]
+    assert heading == "consumed tokens reach 95% limits effective length held-out loss"
+    expected = [f"{consumed} {shown} 128 2.500" for consumed, (_, shown) in enumerate(found, start=1)]
+    assert table == [*expected, "5 not measured - none"]
+    assert max(map(len, lines[:7])) <= 80
 
 
 def test_run_folder_is_whole(finished):

@@ -117,7 +117,7 @@ class ByDepth(NeedleMeasure):
         cells, missed = split(rows)
         # A cell without tests would be an empty row of the table.
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
-        lines = [self.title(), "", "retrieval accuracy (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
+        lines = ["retrieval accuracy (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
         if missed:
             heading = f"share of failures by third of the text, {CONFIDENCE:g} limits"
             lines += ["", heading, to_text(pivot(missed, "length", "third", "share"))]

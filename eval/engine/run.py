@@ -140,10 +140,11 @@ class Measure:
                 yield row
 
     def title(self) -> str:
+        """Name the model and its method; the title is above the text and in the picture."""
         return f"{self.subject.model.name}: {self.subject.model.method}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        return f"{self.title()}\n\n{columns_text(rows, self.columns)}"
+        return columns_text(rows, self.columns)
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Plot rows; those of earlier calls that are alike are among them."""
@@ -190,9 +191,9 @@ class Measure:
             **options,
         )
 
-    def announce(self, tests: Sequence[tuple[int, int]]) -> None:
+    def announce(self, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
         """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
-        announce(self.subject, self.kind, self.unit, tests)
+        announce(self.subject, self.kind, self.unit, tests, passes)
 
     def name_cell(self, cell: Cell) -> str:
         return f"{cell.name}, {short_hash(self.stores[-1].name(cell.row))}"
@@ -280,4 +281,4 @@ class Measure:
                         if "n" in row and all(row.get(field) == rows[0][field] for field in self.alike):
                             plotted.append(row)
             save(self.chart(plotted), picture)
-        return Result(self.text(rows), rows, [store.path for store in self.stores], picture)
+        return Result(f"{self.title()}\n\n{self.text(rows)}", rows, [store.path for store in self.stores], picture)

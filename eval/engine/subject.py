@@ -138,8 +138,8 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
         raise ConfigError(*errors)
 
 
-def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each.
+def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
+    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each pass.
 
     At a terminal, ask before tests of many windows.
 
@@ -150,9 +150,9 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     n_tests, n_tokens, longest, operations = 0, 0, 0, 0.0
     for n, tokens in tests:
         n_tests += n
-        n_tokens += n * tokens
+        n_tokens += passes * n * tokens
         longest = max(longest, tokens)
-        operations += n * count_operations(cfg, tokens)
+        operations += passes * n * count_operations(cfg, tokens)
     text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens"
     seconds = 0.0
     # Timing a pass takes seconds itself, which short tests are spared.

@@ -148,7 +148,7 @@ class Harness(run.Measure):
         part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
         fix = f"contexts were longer than the window and lost their {part}; raise --max_length"
         first = rows[0]
-        head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
+        head = f"{first['protocol']}, texts of at most {first['length']:,} tokens"
         columns: list[Column] = [(name, name, "") for name in ("task", "metric", "filter", "fewshot")]
         columns += [("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")]
         lines = [head, "", columns_text(rows, columns)]

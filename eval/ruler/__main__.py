@@ -193,15 +193,18 @@ class Ruler(Measure):
         for row in self.scores.to_dict("records"):
             yield {**measure, **row}
 
+    def title(self) -> str:
+        title = f"{super().title()}, {self.options.tests} tests each"
+        if self.options.last:
+            title += f", mean of {self.options.last} checkpoints"
+        return title
+
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""
         tasks = self.scores.pivot(index="task", columns="length", values="score").loc[self.scores["task"].unique()]
         whole = pd.concat([tasks, self.means]).rename_axis("task").rename(columns="{:,}".format)
         reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {len(tasks)} of 13 tasks"
-        title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
-        if self.options.last:
-            title += f", mean of {self.options.last} checkpoints"
-        lines = [title, "", to_text(whole, ".1f"), "", reached]
+        lines = [to_text(whole, ".1f"), "", reached]
         if self.standins:
             lines.append(f"stand-ins: made-up text in place of {', '.join(self.standins)}")
         return "\n".join(lines)

@@ -8,7 +8,7 @@
 
 A value that was not measured is missing in a table. An effective length is missing where the first length fails, a high
 limit where the true value may lie beyond the last length. A reach is missing, and `censored` is below, where the first
-distance fails, or the tests show no number (lab/probe/reach.py).
+distance fails, or reach is not determined (lab/probe/reach.py).
 """
 
 from __future__ import annotations

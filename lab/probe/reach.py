@@ -244,6 +244,17 @@ def format_reach(row: Mapping[str, Any]) -> str:
     return f"reach {range_of([reach], [CENSORED.get(str(end), RUN)])}"
 
 
+def format_limits(row: Mapping[str, Any]) -> str:
+    """Write the limits of a reach.
+
+    Example:
+        >>> format_limits({"reach_low": 120.0, "reach_high": None, "first_distance": 24})
+        '120.0 to the end'
+    """
+    high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+    return f"{shown_length(row['reach_low'], row['first_distance'], ',.1f')} to {high}"
+
+
 def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
     """Compute the effective length by steps and the smooth one, with limits; the module's docstring has the Nones.
 

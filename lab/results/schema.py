@@ -152,7 +152,7 @@ def split_summary(line: Line, row: Row) -> Iterator[Row]:
     for name, low, high, ends, metric, unit in NUMBERS:
         score = line.get(name)
         first, last = (line.get(f"{end}_{ends}") for end in ("first", "last"))
-        # None is a result where a first value was tested: the model failed there, or the tests show no number.
+        # None is a result where a first value was tested: the model failed there, or reach is not determined.
         if name not in line or (score is None and first is None) or (unit == "pairs" and not score):
             continue
         n = line.get("tests", line.get("n")) if ends == "length" else line.get("n")

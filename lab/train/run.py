@@ -35,7 +35,7 @@ from lab.model.decoder import Decoder, make_optimizer
 from lab.model.devices import choose_compile, device_for, inductor
 from lab.model.sharding import Sharding, build
 from lab.probe.effective_distance import build_distance_probe
-from lab.probe.reach import shown_length
+from lab.probe.reach import format_limits, format_reach, shown_length
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
@@ -295,19 +295,20 @@ def make_strategy(strategy: str, world_size: int) -> Strategy | str:
 
 
 def report(folder: RunFolder) -> str:
-    """Format the results: effective length by consumed tokens, or the loss of a run without probes, and the folder."""
+    """Format the results: reach and effective length by tokens, or the loss of a run without probes, and the folder."""
     last = deque(folder.records("metrics.jsonl"), maxlen=1)
     if last and not folder.last_probe():
         mean = "-" if last[0]["loss"] is None else f"{last[0]['loss']:.3f}"
         return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
-    lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
+    row = "{:>15} {:>15} {:>17} {:>16} {:>13}".format
+    lines = ["", row("consumed tokens", "reach", "95% limits", "effective length", "held-out loss")]
     for probe in folder.probes():
+        reach = format_reach(probe).removeprefix("reach ").partition(", ")[0]
+        limits = format_limits(probe) if "reach_low" in probe else "-"
         length = shown_length(probe["effective_length"], probe.get("first_length"))
-        f, loss = "-", ""
-        if probe["effective_length"] and probe.get("f_at_effective_length") is not None:
-            f = f"{probe['f_at_effective_length']:,}"
+        loss = ""
         if probe.get("held_out_loss") is not None:
             loss = f"{probe['held_out_loss']:.3f}"
-        lines.append(f"{probe['consumed_tokens']:>16,} {length:>17} {f:>20} {loss:>14}")
-    lines.append("\neffective length is of prompts with several numbers; reach, of one number: see probe-lab distance")
+        lines.append(row(f"{probe['consumed_tokens']:,}", reach, limits, length, loss))
+    lines.append("\nreach is the distance of one hidden number; effective length is of prompts with several; in tokens")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])

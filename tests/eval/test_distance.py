@@ -60,6 +60,11 @@ def test_every_method_gets_the_same_tests_and_a_table(distance):
     asked = [[(row["distance"], row["test"], row["prompt_hash"]) for row in rows] for rows in (one, other)]
     assert asked[0] == asked[1]
     assert [row["log_prob"] for row in one] != [row["log_prob"] for row in other]
+    table = [words for words in words_of(said.out) if words[:1] == [f"{rows[0]['distance']}"]]
+    # three-digit numbers from 100 on: 900 of them, so that a guess has ln(1 / 900) = -6.8024
+    gains = [f"{row['log_prob'] + 6.8024:+.2f}" for row in (rows[0], rows[4])]
+    assert [words[-2] for words in table] == gains
+    assert (said.out.count("0 of 12 numbers found"), said.out.count("run probe-lab recall")) == (2, 2)
     assert (said.out.count("fails at 32 tokens already"), f"written to 2 files in {folder}" in said.out) == (2, True)
 
 

@@ -152,7 +152,7 @@ def test_any_causal_model_of_transformers_is_measured(name, run, foreign, text_f
     assert (status, out, err.count("\n"), err[:22]) == (2, "", 1, "model=GPT2LMHeadModel:")
 
 
-@pytest.mark.parametrize("name", ["distance", "passkey", "recall"])  # which write their rows in three ways
+@pytest.mark.parametrize("name", ["distance", "passkey", "recall", "probe", "entropy", "precision"])
 def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
     for link in ("again", "alike"):
         (tmp_path / link).symlink_to(run_folder)
@@ -160,6 +160,7 @@ def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
     status, out, _ = run(name, words)
     assert status == 0
     assert [out.count(f"written to out/{link}") for link in ("again", "alike")] == [1, 1]
+    assert out.count("tiny: rope+plain; ") + out.count("tiny, window 96; ") == 2  # a title names what is measured
     status, out, _ = run(name, [*words, "--json"])
     found = json.loads(out)
     assert {Path(file).parts[1] for file in found["files"][:2]} == {"again", "alike"}
