@@ -37,6 +37,8 @@ CONNECT = timedelta(minutes=2)  # torchrun keeps its store before it starts any 
 TOLD_S = 20.0  # that a rank which fails waits until all others know
 GRACE_S = 5.0  # that a rank which has lost another one waits for torchrun, or for an error of its own, to end it
 CONNECTIONS: list[Any] = []  # a group of all ranks and a thread, from check_network until they train
+ENDING = threading.Lock()  # held by the thread that ends this rank
+STOPPED = "stopped"  # in place of an error, of a rank that a signal ends
 NETWORK = timedelta(seconds=30)  # that gloo's first connections may take
 NETWORKS = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every node to the network between them (ip -brief address)"
 OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
@@ -89,8 +91,8 @@ def reaching(launch: Launch) -> Iterator[None]:
     try:
         yield
     except DistError as error:
-        # If the launcher of this rank has ended, too, follow_torchrun ends the rank meanwhile with a better line.
-        time.sleep(2 * POLL_S)
+        # If the launcher of this rank has ended, too, or all were stopped, another thread ends it meanwhile.
+        time.sleep(GRACE_S)
         rule = f"{name_ranks(launch.rank)} on {platform.node()} has lost the first rank, or cannot reach it"
         field = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}"
         raise PeerError(f"{field}: {rule} ({first_line(error)}); see the output of that node, or {NETWORKS}") from error
@@ -133,25 +135,45 @@ def speaks(launch: Launch) -> bool:
 
 
 def end_rank(message: str, status: int, launch: Launch) -> NoReturn:
-    """End this rank before it trains, with the error that another one has told, if there is one.
+    """End this rank before it trains, with the error that another one has told, if there is one, or stop all ranks.
 
     From any thread: the main thread may be waiting for other ranks in C++.
     """
+    ENDING.acquire()  # a second thread waits here until the first one has ended the process
+    is_stop = status == EXIT_STOPPED
     with suppress(RuntimeError):
-        if CONNECTIONS and (store := open_store(launch)).check([ERROR]):
+        if CONNECTIONS and not is_stop and (store := open_store(launch)).check([ERROR]):
             message = store.get(ERROR).decode()
     if launch.local_rank == 0:
         show(message, error=True)
+    if is_stop and launch.world_size > 1:
+        with suppress(RuntimeError):  # the next rank has ended
+            if CONNECTIONS:
+                send_to_next(1.0, launch)
+                # The store may end with the first rank. By now the stop has come round to it.
+                CONNECTIONS[1].join(GRACE_S * launch.is_first)
+        time.sleep(POLL_S)  # in which the main thread tells ranks that are not connected yet: see raise_error
     os._exit(status)
 
 
+def send_to_next(value: float, launch: Launch) -> None:
+    """Tell the next rank to go on without this one (0), or to stop (1)."""
+    import torch
+
+    after = (launch.rank + 1) % launch.world_size
+    CONNECTIONS[0].send([torch.tensor([value])], after, 0).wait(timedelta(seconds=GRACE_S))
+
+
 def follow_rank(launch: Launch) -> None:
-    """End this rank if the one before it ends, until `release_rank` of that one."""
+    """End this rank if the one before it ends or stops, until `release_rank` of that one."""
     import torch
 
     before = (launch.rank - 1) % launch.world_size
+    stops = torch.zeros(1)
     try:
-        CONNECTIONS[0].recv([torch.zeros(1)], before, 0).wait(timedelta(days=1000))
+        CONNECTIONS[0].recv([stops], before, 0).wait(timedelta(days=1000))
+        if stops.item():
+            os.kill(os.getpid(), signal.SIGTERM)
     except RuntimeError:
         time.sleep(GRACE_S)
         if CONNECTIONS:
@@ -160,13 +182,11 @@ def follow_rank(launch: Launch) -> None:
 
 def release_rank(launch: Launch) -> None:
     """Let the next rank go on without this one, and wait until the one before does so."""
-    import torch
-
     if CONNECTIONS:
-        group, thread = CONNECTIONS
-        CONNECTIONS.clear()
         with suppress(RuntimeError):  # it has ended
-            group.send([torch.zeros(1)], (launch.rank + 1) % launch.world_size, 0).wait()
+            send_to_next(0.0, launch)
+        thread = CONNECTIONS[1]
+        CONNECTIONS.clear()
         # If that thread returned from C++ while the process exits, Python would abort the process.
         thread.join(GRACE_S)
 
@@ -180,6 +200,8 @@ def start_together(launch: Launch, is_asked: Callable[[], bool]) -> bool:
     """
     if launch.world_size == 1:
         return True
+    if ENDING.locked():
+        return False
     keys = keys_of("starting", launch)
     try:
         with reaching(launch):
@@ -194,7 +216,8 @@ def start_together(launch: Launch, is_asked: Callable[[], bool]) -> bool:
         if not is_asked():
             raise
         return False  # the store has ended by the same signal
-    release_rank(launch)
+    if decision:
+        release_rank(launch)
     return bool(decision)
 
 
@@ -264,8 +287,14 @@ def check_network(launch: Launch) -> None:
 
 
 def raise_error(store: Any) -> None:
-    if store.check([ERROR]):
-        raise PeerError(store.get(ERROR).decode())
+    """Raise the error that a rank has told, end this rank if another one was stopped, or tell that this one was."""
+    if ENDING.locked() and not CONNECTIONS:
+        store.compare_set(ERROR, "", STOPPED)
+    elif store.check([ERROR]):
+        error = store.get(ERROR).decode()
+        if error != STOPPED:
+            raise PeerError(error)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def name_ranks(*ranks: int) -> str:
