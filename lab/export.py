@@ -15,8 +15,7 @@ FOLDER holds model.safetensors in float32, the tokenizer with its special tokens
 and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, with
 copies of its plugins, and haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases
 Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
-position method or skipped ids extend it to. README.md is the model card. Printed are the commands that publish
-the run on the hub, each checkpoint on a branch of its name.
+position method or skipped ids extend it to. README.md is the model card.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -24,8 +23,6 @@ method --weights_only writes plain RoPE in its place, for lab.model.huggingface.
 
 import json
 import re
-import shlex
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +37,6 @@ from lab.model.huggingface.pretrained import save_pretrained
 from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.probe.needles import KEPT
-from lab.runs.checkpoints import candidates, folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.source import EXPERIMENT, find_place
 
@@ -82,10 +78,7 @@ def export(args: Arguments) -> str:
     line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
     if model.method != trained:
         line += f"; without {trained}, which config.json has no name for"
-    options = [f"--{key}={value}" for key, value in args.settings.items()]
-    if args.options.weights_only:
-        options.insert(0, "--weights_only")
-    return f"{line}\n{format_uploads(model, model.folder, Path(output), options)}"
+    return line
 
 
 def export_model(model: OpenedModel, output: Path) -> None:
@@ -153,21 +146,6 @@ def escape_markdown(name: str) -> str:
         a_b \[x\](y) \<a\> ---
     """
     return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
-
-
-def format_uploads(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:
-    """Write the commands that publish a run: each checkpoint on a branch of its name, the newest on main as well."""
-    upload = ["hf", "upload", f"OWNER/{re.sub('[^A-Za-z0-9]+', '-', model.name).strip('-')}"]
-    lines = []
-    for number, path in enumerate(candidates(run / "checkpoints")):
-        folder, export = str(output), ""
-        if path.name != folder_name(model.consumed_tokens or 0):
-            folder += f"-{path.name}"
-            export = shlex.join(["probe-lab", "export", str(path), "-o", folder, *options]) + " && "
-        lines.append(f"{export}{shlex.join([*upload, folder, f'--revision={path.name}'])}")
-        if number == 0:
-            lines.append(shlex.join([*upload, folder]))
-    return "\n".join(["to publish it, each checkpoint on a branch of its name:", *lines])
 
 
 main = partial(run, SPEC, export)

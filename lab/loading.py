@@ -216,13 +216,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     checkpoint = open_checkpoint(place.folder)
     with rejecting(checkpoint.state):
         shared = read_state(checkpoint)["shared"]
-    weights = read_parameters(checkpoint)
+    weights = read_tensors(checkpoint)
     for name, first in shared.items():  # a tied head, which is stored as the embedding
         weights[name] = weights[first]
     return weights
 
 
-def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Read all weights, a shared one once, on the CPU; any number of processes may have written some rows each.
 
     Raises: CheckpointError.
@@ -251,7 +251,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Give a model the weights of a checkpoint; reject one of other shapes."""
-    read = read_parameters(checkpoint)
+    read = read_tensors(checkpoint)
     with rejecting(checkpoint.folder):
         for name, weight in model.named_parameters():
             if name not in read or read[name].shape != weight.shape:

@@ -56,7 +56,7 @@ class MergeOptions(MergeConfig):
     """Training window in tokens; default: the longest of the models' own."""
 
 
-def merge(args: Arguments) -> str:
+def merge_models(args: Arguments) -> str:
     """Read the command line, merge, write the folder, and return a summary."""
     options: MergeOptions = read_options(MergeOptions, args.settings)
     paths = [Path(word) for word in args.positional]
@@ -74,7 +74,7 @@ def merge(args: Arguments) -> str:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
             decoder_config(read_settings(place.folder), own_frequencies=False)
     models = {path: open_model(path) for path in paths}
-    check_shapes(models)
+    check_same_shape(models)
     merged, train_len = choose_positions(models, options)
     tokenizer = find_shared_tokenizer(models)
     # One of the models receives the sum: no memory is needed for another one.
@@ -91,7 +91,7 @@ def merge(args: Arguments) -> str:
     return f"{args.options.o}: {parts}, {n:,} parameters; {'with a' if files else 'no'} {TOKENIZER}"
 
 
-def check_shapes(models: Models) -> None:
+def check_same_shape(models: Models) -> None:
     """Reject models that differ from the first one in a setting that decides the shapes of weights or their use."""
     settings = {}
     for path, model in models.items():
@@ -159,7 +159,7 @@ def add_weights(decoders: Sequence[Decoder], shares: Sequence[float], into: Deco
 SPEC = CommandSpec(
     description=__doc__, positional=None, values={"-o": "Folder of the merged model; required."}, options=MergeOptions
 )
-main = partial(run, SPEC, merge)
+main = partial(run, SPEC, merge_models)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ SPEC = CommandSpec(
 )
 
 
-def carry_out(args: Arguments) -> str:
+def prepare_config(args: Arguments) -> str:
     """Prepare, and return a summary."""
     options, overrides = split_options(PrepareOptions, args.settings)
     first, _, stride = options.task.partition("/")
@@ -62,7 +62,7 @@ def carry_out(args: Arguments) -> str:
     return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
-main = partial(run, SPEC, carry_out)
+main = partial(run, SPEC, prepare_config)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.runs import checkpoints
-from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, find_errors
+from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, list_errors
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import missing_files, read_state
 
@@ -113,7 +113,7 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
 
 def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
-    errors = find_errors(run)
+    errors = list_errors(run)
     manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
     # A run that was killed as it began has not entered its files yet; a resume writes and enters them.
     if BEGINS not in manifest:
@@ -157,7 +157,7 @@ def check_order(folder: RunFolder, name: str) -> None:
         consumed, step = record["consumed_tokens"], record.get("step", step)
 
 
-def carry_out(args: Arguments) -> int:
+def verify_paths(args: Arguments) -> int:
     """Verify paths, print every error and what was read, and return the exit status."""
     if args.settings:
         raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
@@ -186,7 +186,7 @@ def carry_out(args: Arguments) -> int:
     return EXIT_FAILURE
 
 
-main = partial(run, SPEC, carry_out)
+main = partial(run, SPEC, verify_paths)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder, make_optimizer
 from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
-from lab.train.state import Recipe, TrainState
+from lab.train.state import ModelRecipe, TrainState
 
 
 def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micro_batch_tokens, **options):
@@ -20,7 +20,7 @@ def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micr
     options.setdefault("frequencies", frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta))
     sizes = {"tokens": steps * batch_tokens, "batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     train = TrainConfig(**sizes, context_parallel=context, devices=context)
-    recipe = Recipe(lambda seed: Decoder(cfg, seed=seed, **options), optim, train, seed, sharding)
+    recipe = ModelRecipe(lambda seed: Decoder(cfg, seed=seed, **options), optim, train, seed, sharding)
     decoder = build(recipe.make, seed, None, mesh=mesh, sharding=sharding)
     decoder = decoder.double() if double else decoder
     return TrainState(recipe, decoder, decoder, make_optimizer(decoder, optim), ContextGroup.create(context))

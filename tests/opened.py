@@ -12,7 +12,7 @@ from lab.core.yaml import format_yaml
 from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder
-from lab.runs.checkpoints import COUNTS, MANIFEST, add_to_manifest, candidates, drop_from_manifest, read_manifest
+from lab.runs.checkpoints import COUNTS, MANIFEST, add_to_manifest, candidates, drop_from_manifest, read_run_manifest
 from lab.runs.folder import packed_counts
 from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
 
@@ -65,7 +65,7 @@ def sealed(folder):
 
 def adopted(folder):
     """Write the manifests of a run's checkpoints anew, over their files as they are, and as those of this run."""
-    run = read_manifest(folder)[0]
+    run = read_run_manifest(folder)[0]
     for checkpoint in candidates(folder / "checkpoints"):
         (checkpoint / MANIFEST).unlink()
         files = build_manifest(checkpoint)

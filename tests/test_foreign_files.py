@@ -13,7 +13,7 @@ from lab.core.errors import CheckpointError
 from lab.core.launch import find_launch
 from lab.runs.checkpoints import candidates
 from lab.train.run import run_experiment
-from lab.train.starting import find_start
+from lab.train.starting import find_resume
 from tests.fits import UNPROBED, load, settings_of, train
 from tests.ranks import meet
 from tests.refusals import refused
@@ -71,7 +71,7 @@ def hash_files(words):
     meet()
     with mock.patch.object(files, "sha256", wraps=files.sha256) as hashing:
         try:
-            find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
+            find_resume(load(*words), find_launch(os.environ, 2, 1), resume=True)
         except CheckpointError as error:
             return str(error)
     hashed = [call.args[0] for call in hashing.call_args_list]

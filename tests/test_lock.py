@@ -59,16 +59,6 @@ def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_childre
     assert list(path.parent.iterdir()) == [], "nothing is left"
 
 
-def test_a_holder_of_the_same_job_is_not_to_be_killed(path, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with locked(path):
-        with refused(f"{path.parent}: is in use by another process of this job since ", error=InUse), locked(path):
-            pass
-        monkeypatch.setenv("SLURM_JOB_ID", "8")
-        with refused(f"{path.parent}: is in use by process {os.getpid()} on ", error=InUse), locked(path):
-            pass
-
-
 LOCKLESS = [(errno.ENOSYS, ConfigError, "{path}: cannot be written (Function not implemented)")]
 LOCKLESS += [(errno.EACCES, InUse, "{path.parent}: cannot be locked, and no process says")]
 

@@ -17,10 +17,10 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data import sidecars
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs.checkpoints import RECORDS, Checkpoint, add_to_manifest, read_manifest
+from lab.runs.checkpoints import RECORDS, Checkpoint, add_to_manifest, read_run_manifest
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import Counted
-from lab.train.starting import find_start
+from lab.train.starting import find_resume
 from lab.verify import OF_A_RUN, main
 from tests.opened import adopted, save_weights, sealed, write_run
 from tests.refusals import refused
@@ -121,7 +121,7 @@ def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, mo
     run, _ = here
     monkeypatch.setattr(RunFolder, "rewind", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), read_manifest(run)[0], Checkpoint(run / LAST), {})
+        RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), read_run_manifest(run)[0], Checkpoint(run / LAST), {})
     assert verified(capsys, run)[0] == 0
     add_to_manifest(run, [])
     assert f"{run}/manifest.json: does not list config.yaml" in verified(capsys, run)[1][0]
@@ -189,4 +189,4 @@ def test_a_state_that_lacks_a_part_is_refused_by_verify_and_at_resume(here, caps
     assert status == 1
     assert any(line.startswith(start) for line in lines), lines
     with refused(start, error=CheckpointError):
-        find_start(load_experiment(run / "config.yaml", {"run.folder": str(run.parent)}), Launch(), resume=True)
+        find_resume(load_experiment(run / "config.yaml", {"run.folder": str(run.parent)}), Launch(), resume=True)

@@ -32,7 +32,7 @@ from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
 from lab.results.store import short_hash
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
-from lab.runs.source import is_hub_id, resolve
+from lab.runs.source import is_hub_id, resolve_path
 from lab.train.environment import describe_source
 
 TIMED = 512  # tokens of a pass that is timed
@@ -210,10 +210,10 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
 def name_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
-        return resolve(place).name[:16]
+        return resolve_path(place).name[:16]
     listed = ""
     # Hashing the weights would read gigabytes at every start.
-    for path in sorted(resolve(place).glob("*.safetensors")):
+    for path in sorted(resolve_path(place).glob("*.safetensors")):
         stat = path.stat()
         listed += f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n"
     return short_hash(listed, 16)

@@ -50,7 +50,7 @@ from lab.core.errors import ConfigError, MissingPackage, first_line
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.results.store import short_hash
-from lab.runs.source import resolve
+from lab.runs.source import resolve_path
 
 NAMED_BY = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
@@ -91,7 +91,7 @@ class Harness(run.Measure):
             os.environ["HF_ALLOW_CODE_EVAL"] = "1"
         with redirect_stdout(sys.stderr):
             self.manager, self.tasks = load_tasks(options.tasks, options.include_path)
-        self.model = harness_model(self.subject, resolve(self.request.model), options)
+        self.model = harness_model(self.subject, resolve_path(self.request.model), options)
 
     def rows(self) -> Iterator[Row]:
         """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed."""

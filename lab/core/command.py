@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,11 +39,6 @@ settings of all sections. --trust runs the code that a config, run or export nam
 Options (default; meaning):
 """
 HELP = ("-h", "--help", "--help=all")
-REFRESH_S = 0.2
-LOG_REFRESH_S = 10.0  # of lines in a file or pipe
-PERCENT = "{desc}: {percentage:3.0f}%"
-NAMES = ("stdout", "stderr")
-PROGRESS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
 
 class Arguments(NamedTuple):
@@ -169,14 +164,16 @@ class Bar(tqdm):  # type: ignore[misc]
     What remains follows from the mean rate since the start, which includes probes and saves.
     """
 
-    def __init__(self, iterable: Any = None, *, desc: str, **settings: Any) -> None:
+    def __init__(self, iterable: Iterable[object] | None = None, *, desc: str, **settings: Any) -> None:
         self.on_terminal = sys.stderr.isatty()
-        style: dict[str, Any] = {"mininterval": REFRESH_S, "bar_format": f"{PERCENT}|{{bar:20}}| {PROGRESS}"}
+        progress = "{desc}: {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+        style: dict[str, Any] = {"smoothing": 0, "mininterval": 0.2, "bar_format": progress}
         if not self.on_terminal:
-            style = {"mininterval": LOG_REFRESH_S, "bar_format": f"{PERCENT} {PROGRESS}", "file": Lines(sys.stderr)}
+            plain = progress.replace("|{bar:20}|", "")
+            style |= {"mininterval": 10.0, "bar_format": plain, "file": Lines(sys.stderr)}
             if not settings.get("leave", True):
-                style["delay"] = LOG_REFRESH_S  # a step of a few seconds writes no line
-        super().__init__(iterable, desc=desc, **{"smoothing": 0, **style, **settings})
+                style["delay"] = 10.0  # a step of a few seconds writes no line
+        super().__init__(iterable, desc=desc, **{**style, **settings})
 
     def count_finished(self, n: int) -> None:
         """Count what an earlier call has finished, which tells nothing about the rate."""
@@ -246,7 +243,7 @@ def guard() -> None:
     A closed descriptor is opened on the null device first, or the next file would take its number. Characters that a
     stream's encoding lacks are written as escapes.
     """
-    for number, name in enumerate(NAMES, start=1):
+    for number, name in enumerate(("stdout", "stderr"), start=1):
         try:
             os.fstat(number)
         except OSError:

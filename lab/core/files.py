@@ -17,13 +17,7 @@ from typing_extensions import TypedDict  # typing's own is not read by pydantic 
 
 from lab.core.errors import ConfigError, DataError, DiskError, LabError
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""Full, over a quota or a limit of file sizes, broken, read-only."""
-BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
-"""Without permission, or with too many open files."""
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
-PART_BYTES = 2**18  # that are read at a time to be hashed
-ALL = ("",)  # how the names of all files begin
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
 AGAIN = "run the same command again, probe-lab fit with --resume"
@@ -64,10 +58,11 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
     except OSError as error:
         named = path or Path(error.filename or ".")
         # A caller that names a path reports missing permissions itself, with another folder as the fix.
-        if path is None and error.errno in BARRED:
+        if path is None and error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):
             fix = f"see its permissions, and `ulimit -n`, and {AGAIN}"
             raise DiskError(f"{named}: cannot be used ({error.strerror}); {fix}") from error
-        if error.errno not in DISK:
+        # Full, over a quota or a limit of file sizes, broken, read-only.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
             raise
         raise DiskError(disk_error(named, needed, error.strerror or "")) from error
 
@@ -190,7 +185,7 @@ def build_manifest(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
 
 def check_sizes(folder: Path, files: Mapping[str, FileEntry], fix: str, *, hashes: bool = False) -> None:
     """Reject a folder in which a file of its manifest is missing, or has another size or, with `hashes`, SHA-256."""
-    for error in errors_in(folder, files, unread=() if hashes else ALL):
+    for error in errors_in(folder, files, unread=() if hashes else ("",)):
         raise DataError(f"{error}; {fix}")
 
 
@@ -229,7 +224,7 @@ def sha256(path: Path, first: int = sys.maxsize) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         # In parts, because records of a long run can be larger than the memory.
-        while part := file.read(min(first, PART_BYTES)):
+        while part := file.read(min(first, 2**18)):
             digest.update(part)
             first -= len(part)
     return digest.hexdigest()

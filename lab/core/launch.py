@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
-SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 POLL_S = 0.5
 COPIES = (
@@ -38,8 +37,6 @@ COPIES = (
     "PMI_SIZE", "WORLD_SIZE"
 )  # fmt: skip
 """By which launchers tell a process how many of them they have started; torchrun sets the last one."""
-RANKS = ("PMIX_RANK", "PALS_RANKID")  # of launchers that may tell no number of processes
-ALLOCATED = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
 
 
 @dataclass(frozen=True)
@@ -119,46 +116,28 @@ def has_store(environment: Mapping[str, str]) -> bool:
     return True
 
 
-def count_processes(environment: Mapping[str, str], name: str) -> int:
-    """Read a number of processes from a variable, 1 where it is missing or no number."""
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() else 1
-
-
 def check_copies(environment: Mapping[str, str], fix: str) -> None:
     """Reject a command that srun, mpirun or torchrun has started several times.
 
     Raises: ConfigError.
     """
     for name in COPIES:
-        if (n := count_processes(environment, name)) > 1:
+        n = environment.get(name, "")
+        if n.isdecimal() and int(n) > 1:
             rule = f"{n} copies of this command were started, which would do the same work"
             raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name} if their arguments differ")
-    for name in RANKS:
-        if name in environment and environment.keys().isdisjoint(COPIES):
-            rule = "a launcher has started this command, perhaps several copies of it, which would do the same work"
-            raise ConfigError(f"{name}={environment[name]}: {rule}; {fix}, or unset {name}")
 
 
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
     """Return whether this process has to start the ranks of a run.
 
-    Raises: ConfigError for several nodes, which it cannot reach; for copies of this process without torchrun; and for a
-        job of SLURM with more tasks or nodes than the run uses.
+    Raises: ConfigError for several nodes, which it cannot reach, and for copies of this process without torchrun.
     """
     if read_launch(environment).by_torchrun:
         return False
     if nodes > 1:
         raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
-    fix = "start torchrun once on each node, as configs/slurm_tiny.sh does"
-    check_copies(environment, fix)
-    # A step of one task may belong to a larger job, whose numbers do not count this run's processes.
-    if "SLURM_STEP_NUM_TASKS" not in environment:
-        for name in ALLOCATED:
-            allowed = (1,) if name == "SLURM_NNODES" else (1, devices)
-            if (n := count_processes(environment, name)) not in allowed:
-                rule = f"the job has {n} tasks or nodes, and this process would train on train.devices={devices}"
-                raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name}")
+    check_copies(environment, "start torchrun once on each node, as configs/slurm_tiny.sh does")
     return devices > 1
 
 
@@ -174,7 +153,7 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
 
     # The ranks print every error themselves, in one line.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVE_S))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds, in which ranks save after a signal
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # lab.fit sets the threads of each rank
     passed_on = ",".join(number.name for number in (*SIGNALS, signal.SIGQUIT))
     options = [f"--nproc-per-node={devices}", f"--signals-to-handle={passed_on}", "--local-addr=127.0.0.1"]

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -20,9 +19,7 @@ from lab.core.errors import InUse
 from lab.core.files import on_disk, writing
 
 LOCK_NAME = ".lock"
-JOB = "SLURM_JOB_ID"
 POLL_S = 0.1
-GRACE_S = 0.5  # another process may hold a lock for a moment, to see whether it is held
 
 
 @contextmanager
@@ -34,13 +31,14 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     with writing(str(path), "folder"), on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # filelock's soft lock is a file that a killed process leaves behind, so that nobody could ever take it.
-        lock = FileLock(path, timeout=-1 if wait else GRACE_S, fallback_to_soft=False)
+        # Another process may hold a lock for a moment, to see whether it is held.
+        lock = FileLock(path, timeout=-1 if wait else 0.5, fallback_to_soft=False)
         try:
             lock.acquire(poll_interval=POLL_S)
         except Timeout:
             raise InUse(in_use(path)) from None
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        holder = {"host": platform.node(), "pid": os.getpid(), "since": since, "job": os.environ.get(JOB)}
+        holder = {"host": platform.node(), "pid": os.getpid(), "since": since}
         holder_file(path).write_text(json.dumps(holder), encoding="utf-8")
     try:
         yield
@@ -65,15 +63,13 @@ def is_held(path: Path) -> bool:
 
 def in_use(path: Path) -> str:
     """Describe who holds the lock of a folder, and what to do."""
-    holder: dict[str, Any] = {}
+    holder: dict[str, object] = {}
     # The file may not exist yet, or be cut off because its process was killed.
     with suppress(OSError, ValueError):
         holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
     if not holder:  # some file systems also deny a lock by the error of one that is held
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
     pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
-    if holder.get("job") and holder["job"] == os.environ.get(JOB):
-        return f"{path.parent}: is in use by another process of this job since {since}; start one for each folder"
     return f"{path.parent}: is in use by process {pid} on {host} since {since}; wait for it, or end it: kill {pid}"
 
 

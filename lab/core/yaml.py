@@ -91,8 +91,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         # Names are compared without the ending, which makes all of them similar.
         for name in difflib.get_close_matches(path.stem, known, n=1):
             fix = f"did you mean {known[name]}?"
-        if path.parts[:1] == ("sweeps",) and not path.parent.exists():
-            fix = "sweeps/ is part of the repository, and not of the installed package; run in a checkout"
         raise ConfigError(f"{path}: cannot be read ({reason}); {fix}") from error
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):

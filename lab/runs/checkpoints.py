@@ -42,8 +42,6 @@ MANIFEST, RUN, CONSUMED, SEEN = "manifest.json", "run", "consumed_tokens", "reco
 RESTORE = "restore it"
 ANEW = f"{RESTORE}, or start again with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
-# What torch.load and safetensors were seen to raise for files that are cut, overwritten or of another kind.
-BROKEN = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError)
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
 BEGINS = "begins"
 PROBES = "probes.jsonl"
@@ -54,7 +52,7 @@ LOCK = threading.Lock()  # a checkpoint may be published by a thread while a pro
 SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
 
 
-def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
+def read_run_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
     """Read the digest of a run from its folder, and the entries of its files.
 
     Raises: CheckpointError.
@@ -99,13 +97,17 @@ class Checkpoint:
             show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property
-    def records(self) -> dict[str, FileEntry] | None:
-        """The first bytes of the run's records as it was saved; None for a checkpoint of an older version.
+    def manifest(self) -> dict[str, object]:
+        """Its manifest, as it is.
 
         Raises: CheckpointError.
         """
-        manifest = files.read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
-        return files.read_entries({"files": manifest.get(SEEN)})
+        return files.read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
+
+    @property
+    def records(self) -> dict[str, FileEntry] | None:
+        """The first bytes of the run's records as it was saved; None for a checkpoint of an older version."""
+        return files.read_entries({"files": self.manifest.get(SEEN)})
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -114,7 +116,7 @@ class Checkpoint:
         Raises: CheckpointError for a manifest of anything else, a checkpoint of another run among it.
         """
         path = self.folder / MANIFEST
-        manifest = files.read_object(path, CheckpointError, RESTORE)
+        manifest = self.manifest
         entries, run = files.read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         # A damaged name would read as that of a checkpoint of an older version, which knows no records.
@@ -124,7 +126,7 @@ class Checkpoint:
         # A checkpoint may be copied anywhere and opened there. In a run folder it must be of that run.
         home = self.folder.parent.parent
         in_run = self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists()
-        if in_run and run != (expected := read_manifest(home)[0]):
+        if in_run and run != (expected := read_run_manifest(home)[0]):
             rule = f"is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]}"
             raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
         return entries
@@ -200,9 +202,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 @contextmanager
 def rejecting(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
+    cut = (SafetensorError, pickle.UnpicklingError, EOFError, OSError)
+    other = (RuntimeError, ValueError, LookupError, TypeError)
     try:
         yield
-    except BROKEN as error:
+    except (*cut, *other) as error:  # what torch.load and safetensors raise for files that are cut, or of another type
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error
@@ -211,7 +215,7 @@ def rejecting(path: Path) -> Iterator[None]:
 def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
     """Enter files as they have been written, those that are there, and return their entries."""
     with LOCK:
-        digest, entries = read_manifest(run)
+        digest, entries = read_run_manifest(run)
         for name in names:
             path = run / name
             if path.is_file():
@@ -235,7 +239,7 @@ def drop_from_manifest(run: Path, digest: str, names: Collection[str], after: fl
     With them go the entries of probes after a number of consumed tokens. The manifest says that a part begins, until
     its files are entered: a run that is killed in between misses none.
     """
-    entries = read_manifest(run)[1] if (run / MANIFEST).exists() else {}
+    entries = read_run_manifest(run)[1] if (run / MANIFEST).exists() else {}
     left = {name: entry for name, entry in entries.items() if name not in names and probe_of(name) <= after}
     files.write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": left})
 
@@ -251,22 +255,20 @@ def probe_of(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def find_errors(run: Path, wanted: tuple[str, ...] = files.ALL) -> list[str]:
+def list_errors(run: Path, wanted: tuple[str, ...] = ("",)) -> list[str]:
     """List how files whose names begin as those `wanted` differ from their entries, a line each.
 
     Raises: CheckpointError where there is no manifest.
     """
-    errors = compare_files(run, wanted)
-    if errors:
+    errors: list[str] = []
+    for wait_s in (0.0, SETTLE_S):
         # A run in training replaces a file shortly before its entry: what differs then is the same a moment later.
-        time.sleep(SETTLE_S)
-        errors = compare_files(run, wanted)
+        time.sleep(wait_s)
+        entries = {name: entry for name, entry in read_run_manifest(run)[1].items() if name.startswith(wanted)}
+        errors = [f"{error}; restore it" for error in files.errors_in(run, entries, grow=RECORDS)]
+        if not errors:
+            break
     return errors
-
-
-def compare_files(run: Path, wanted: tuple[str, ...]) -> list[str]:
-    entries = {name: entry for name, entry in read_manifest(run)[1].items() if name.startswith(wanted)}
-    return [f"{error}; restore it" for error in files.errors_in(run, entries, grow=RECORDS)]
 
 
 def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
@@ -276,5 +278,5 @@ def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
 
     Raises: CheckpointError.
     """
-    if (run / MANIFEST).exists() and (errors := find_errors(run, names)):
+    if (run / MANIFEST).exists() and (errors := list_errors(run, names)):
         raise CheckpointError("\n".join(errors))

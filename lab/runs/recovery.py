@@ -27,7 +27,7 @@ from lab.runs.checkpoints import (
     RESTORE,
     Checkpoint,
     probe_of,
-    read_manifest,
+    read_run_manifest,
     rejecting,
 )
 from lab.runs.folder import RunFolder, ends_with_line
@@ -160,7 +160,7 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
     if not (folder.path / MANIFEST).exists():  # a new run
         return sizes, losses
     # The manifest of an older backup lists less than the checkpoint continues.
-    for name, entry in ((saved or {}) | missing_files(folder) | read_manifest(folder.path)[1]).items():
+    for name, entry in ((saved or {}) | missing_files(folder) | read_run_manifest(folder.path)[1]).items():
         path, is_record, probe = folder.path / name, name in RECORDS, probe_of(name)
         # Other files do not grow, and those of later probes are written again.
         if not is_record and not 0 <= probe <= at:
@@ -225,7 +225,7 @@ def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None
     return None
 
 
-def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:
+def is_run_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:
     """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded.
 
     A run without `probes` ends without one.

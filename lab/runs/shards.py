@@ -37,8 +37,6 @@ from lab.runs.recovery import State
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
 
 @dataclass(eq=False)
@@ -104,13 +102,14 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
 
     Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
     """
-    header: dict[str, Any] = {}
+    dtypes = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    header: dict[str, object] = {}
     offsets = {}
     start = 0
     for item in items:
         name, chunk, dtype = item.index.fqn, item.tensor_data.chunk, item.tensor_data.properties.dtype
         end = start + chunk.sizes.numel() * dtype.itemsize
-        header[name] = {"dtype": DTYPES[dtype], "shape": list(chunk.sizes), "data_offsets": [start, end]}
+        header[name] = {"dtype": dtypes[dtype], "shape": list(chunk.sizes), "data_offsets": [start, end]}
         # The offsets of this part in its tensor, along each axis, by which DCP puts the parts together.
         offsets[name] = {"saved_offsets": list(chunk.offsets)}
         start = end

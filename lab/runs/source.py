@@ -28,7 +28,6 @@ TOKENIZER = "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
 HUB = "hf:"
-PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # files of a model that are downloaded
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
 FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
@@ -37,19 +36,11 @@ WITHOUT_EFFECT = {
     "gate": False,
     "softmax": None,
 }  # removed settings of the model, as most runs have them
-REMOVED = {  # settings of earlier runs on which their results depend, with the last commit that has them
-    "model.norm=post": "0385f271",
-    "model.norm=sandwich": "0385f271",
-    "model.gate=True": "0385f271",
-    "model.softmax.method=scalable": "0385f271",
-    "model.softmax.method=temperature": "0385f271",
-    "model.softmax.method=sink": "0385f271",
-    "weights.by=context": "0385f271",
-    "weights.control=loss": "0385f271",
-    "weights.control=kind": "806a6455",
-    "evidence.method=gain": "0385f271",
-    "evidence.method=asked": "806a6455",
-    "data.corpus.name=mqar": "0385f271",
+REMOVED = {  # by the last commit that has them: settings of earlier runs on which their results depend
+    "0385f271": "model.norm=post model.norm=sandwich model.gate=True model.softmax.method=scalable "
+    "model.softmax.method=temperature model.softmax.method=sink weights.by=context weights.control=loss "
+    "evidence.method=gain data.corpus.name=mqar",
+    "806a6455": "weights.control=kind evidence.method=asked",
 }
 
 
@@ -76,7 +67,7 @@ def find_place(path: Path, field: str = "") -> Place:
     """Find the folders of trained weights, and reject a folder of another type; errors name `field` before the path."""
     if not is_hub_id(path) and not os.path.isdir(path):
         raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}")
-    folder = resolve(path)
+    folder = resolve_path(path)
     home = find_home(path)
     is_hugging_face = (folder / folders.NAME).is_file()
     is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
@@ -100,7 +91,7 @@ def no_folder(path: Path) -> str:
     return f"no such folder; use {PLACES}"
 
 
-def resolve(path: Path) -> Path:
+def resolve_path(path: Path) -> Path:
     """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub."""
     if is_hub_id(path):
         return hub_folder(path)
@@ -111,7 +102,7 @@ def resolve(path: Path) -> Path:
 
 def find_home(path: Path) -> Path:
     """Return the folder of the config and the tokenizer, existing or not."""
-    folder = resolve(path)
+    folder = resolve_path(path)
     return folder.parent.parent if CHECKPOINT_NAME.fullmatch(folder.name) else folder
 
 
@@ -136,13 +127,13 @@ def hub_folder(path: Path) -> Path:
     from huggingface_hub import snapshot_download
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")
+    patterns = ["*.json", "*.safetensors", "*.jinja"]
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*PATTERNS]))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except (OSError, ValueError) as error:
         reason = " ".join(first_line(error).split())
-        raise CheckpointError(
-            f"{path}: not in the cache, and not to be had ({reason}); download it, or use a folder (docs/install.md)"
-        ) from error
+        rule = f"not in the cache, and not available ({reason})"
+        raise CheckpointError(f"{path}: {rule}; download it, or use a folder (docs/install.md)") from error
 
 
 def revisions(word: str) -> list[str]:
@@ -209,8 +200,9 @@ def read_run_config(path: Path) -> dict[str, Any]:
         if name in model and model[name] == without_effect:
             del model[name]
     for name, value in flatten(values).items():
-        if (commit := REMOVED.get(f"{name}={value}")) is not None:
-            raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {commit}")
+        for commit, removed in REMOVED.items():
+            if f"{name}={value}" in removed.split():
+                raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {commit}")
     return values
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from lab.core.arguments import split_options
 from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError
-from lab.core.launch import ALLOCATED, COPIES, RANKS, check_copies
+from lab.core.launch import COPIES, check_copies
 from lab.core.locks import LOCK_NAME, is_held
 from lab.core.schema import NonNegative, Positive, Section
 from lab.sweep.jobs import Job, is_finished, run_jobs
@@ -134,7 +134,7 @@ def work(args: Arguments) -> int:
     if options.index is None:
         check_copies(os.environ, "start one, or give each its own --index")
     # They count the processes of this command, for which lab.fit would take its own.
-    for name in (*COPIES, *RANKS, *ALLOCATED):
+    for name in COPIES:
         os.environ.pop(name, None)
     return train(runs, options.jobs)
 

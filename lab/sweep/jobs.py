@@ -27,7 +27,7 @@ from lab.core.plugins import TRUSTED
 from lab.core.startup import SIGNALS
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
-from lab.runs.recovery import is_finished as has_ended
+from lab.runs.recovery import is_run_finished
 
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -152,6 +152,6 @@ def is_finished(experiment: Experiment) -> bool:
         if any(find_changes(before.to_dict(), experiment.to_dict())):
             return False
         saved = newest(folder.checkpoints, TENSORS)
-        return has_ended(folder, saved, experiment.train.steps, probes=experiment.probe is not None)
+        return is_run_finished(folder, saved, experiment.train.steps, probes=experiment.probe is not None)
     except LabError:
         return False

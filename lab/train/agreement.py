@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from lab.config import Experiment
 from lab.core import files, locks
-from lab.core.command import EXIT_FAILURE, show
+from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import LONGEST_SHOWN, ConfigError, PeerError, abbreviate, first_line
 from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 from lab.core.plugins import LOADED
@@ -33,18 +33,13 @@ from lab.train.environment import ROOT, versions
 
 ERROR, ENDED, STARTED = "error", "ended", "started"  # keys of the store, next to the names of exchanges
 LOOK_S = 0.05
-CONNECT = timedelta(minutes=2)  # torchrun keeps its store before it starts any rank
-TOLD_S = 20.0  # that a rank which fails waits until all others know
 GRACE_S = 5.0  # that a rank which has lost another one waits for torchrun, or for an error of its own, to end it
 CONNECTIONS: list[Any] = []  # a group of all ranks and a thread, from check_network until they train
 ENDING = threading.Lock()  # held by the thread that ends this rank
 STOPPED = "stopped"  # in place of an error, of a rank that a signal ends
 NETWORK = timedelta(seconds=30)  # that gloo's first connections may take
 NETWORKS = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every node to the network between them (ip -brief address)"
-OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
-PATHS = (".path", ".folder", ".haystack", ".selection")  # last names of settings that may differ between machines
 SHARED_S = 60.0  # NFS may take this long to show a new name to other nodes
-SAME = "start all ranks with the same settings, code, packages, compilers and shards"
 
 
 def gather(name: str, value: str, launch: Launch) -> list[str]:
@@ -100,10 +95,10 @@ def reaching(launch: Launch) -> Iterator[None]:
 
 @cache
 def open_store(launch: Launch) -> Any:
-    """Connect to torchrun's store, or without its agent to the first rank's."""
+    """Connect to torchrun's store, which is there before any rank is, or without its agent to the first rank's."""
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://", launch.rank, launch.world_size, timeout=CONNECT))
+    store, _, _ = next(rendezvous("env://", launch.rank, launch.world_size, timeout=timedelta(minutes=2)))
     return store
 
 
@@ -121,7 +116,7 @@ def tell(error: str, launch: Launch) -> None:
         store.compare_set(ERROR, "", f"{name_ranks(launch.rank)} on {platform.node()}: {error}")
         if store.check([STARTED]):
             return
-    leave(launch)
+    end_together(launch)
 
 
 def speaks(launch: Launch) -> bool:
@@ -222,22 +217,15 @@ def start_together(launch: Launch, is_asked: Callable[[], bool]) -> bool:
 
 
 def end_together(launch: Launch) -> None:
-    """Wait, before the end of a run that trains nothing, until all ranks have read what they gather."""
-    if launch.world_size == 1:
-        return
-    from torch import distributed
+    """Wait, before the end of a run that trains nothing, until no rank reads the store, which may end with the first.
 
-    # A process group has exchanges of its own, which need no store.
-    if not distributed.is_initialized() and has_store(os.environ):
-        leave(launch)
-    release_rank(launch)
-
-
-def leave(launch: Launch) -> None:
-    """Wait until no rank reads the store any more, which may end with the first one."""
+    A rank that fails waits for the others, too, but not for long.
+    """
     from torch.distributed import DistError
 
-    until = time.monotonic() + TOLD_S
+    if launch.world_size == 1 or not has_store(os.environ):
+        return
+    until = time.monotonic() + 20.0
     with suppress(DistError):
         store = open_store(launch)
         store.set(f"{ENDED}/{launch.rank}", "")
@@ -245,7 +233,7 @@ def leave(launch: Launch) -> None:
             time.sleep(LOOK_S)
         release_rank(launch)
         if launch.is_first:
-            time.sleep(POLL_S)  # the store ends with this process or its launcher, while others may still look
+            time.sleep(POLL_S)  # others may still look
 
 
 def check_network(launch: Launch) -> None:
@@ -260,15 +248,13 @@ def check_network(launch: Launch) -> None:
 
     if launch.world_size == 1 or distributed.is_initialized():
         return
-    groups: list[Any] = []
-    message = ""
+    results: list[Any] = []  # a group, or the error
 
     def connect(store: Any) -> None:
-        nonlocal message
         try:
-            groups.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
+            results.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
         except RuntimeError as error:
-            message = first_line(error)
+            results.append(error)
 
     with reaching(launch):
         store = open_store(launch)
@@ -278,10 +264,11 @@ def check_network(launch: Launch) -> None:
         while thread.is_alive():
             raise_error(store)
             thread.join(LOOK_S)
-    if message:
-        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({message})"
+    if isinstance(results[0], RuntimeError):
+        reason = first_line(results[0])
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({reason})"
         raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
-    CONNECTIONS.extend([*groups, threading.Thread(target=follow_rank, args=[launch], daemon=True)])
+    CONNECTIONS.extend([*results, threading.Thread(target=follow_rank, args=[launch], daemon=True)])
     CONNECTIONS[1].start()
     gather("network", "", launch)
 
@@ -314,15 +301,17 @@ def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Laun
 
     Raises: ConfigError, PeerError.
     """
-    compare("settings", describe_rank(experiment, options), launch)
+    compare_ranks("settings", describe_rank(experiment, options), launch)
     check_network(launch)
 
 
 def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, str]:
     """List what must be the same on all ranks, by name: settings first, files of code last."""
-    settings = flatten(experiment.to_dict())
-    compared = [key for key in settings if key not in OF_A_MACHINE and not key.endswith(PATHS)]
-    record = {key: describe_value(settings[key]) for key in compared}
+    record = {}
+    for key, value in flatten(experiment.to_dict()).items():
+        of_a_machine = ("train.threads", "train.devices", "train.accelerator", "plugins")
+        if key not in of_a_machine and not key.endswith((".path", ".folder", ".haystack", ".selection")):
+            record[key] = describe_value(value)
     record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
     record["plugins"] = describe_value(sorted(LOADED))
     record |= versions()
@@ -347,7 +336,7 @@ def digest(data: bytes) -> str:
     return f"SHA-256 {hashlib.sha256(data).hexdigest()[: files.SHOWN]}"
 
 
-def compare(name: str, own: Mapping[str, str], launch: Launch, shown: Mapping[str, str] | None = None) -> None:
+def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapping[str, str] | None = None) -> None:
     """Reject ranks whose entries differ from the first rank's; the line names the first entry that does.
 
     The line has the texts of `shown` in place of the entries. A rank without entries is not compared. A collective
@@ -374,7 +363,8 @@ def compare(name: str, own: Mapping[str, str], launch: Launch, shown: Mapping[st
     if ranks_by_difference:
         (_, key, value), ranks = min(ranks_by_difference.items())
         rule = f"{name_ranks(*ranks)} on {nodes[ranks[0]]} must have what rank 0 on {nodes[0]} has"
-        raise ConfigError(f"{key}={value}: {rule}, {texts.get(key, 'nothing')}; {SAME}")
+        fix = "start all ranks with the same settings, code, packages, compilers and shards"
+        raise ConfigError(f"{key}={value}: {rule}, {texts.get(key, 'nothing')}; {fix}")
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:

@@ -64,7 +64,7 @@ class Checkpointing:
         Raises: CheckpointError.
         """
         if self.start.launch.is_first:
-            self.run = checkpoints.read_manifest(self.folder.path)[0]
+            self.run = checkpoints.read_run_manifest(self.folder.path)[0]
         if distributed.is_available() and distributed.is_initialized():
             # A background save talks to its peers while the training does: in one group their calls would be mixed up.
             self.group = distributed.new_group(backend="gloo")

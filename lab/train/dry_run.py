@@ -26,11 +26,11 @@ from lab.train.memory import Memory, measure_memory
 
 GIB = 2**30
 GB = 10**9
-PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
 SPARE = 0.05  # of a GPU's memory by its name: the driver keeps 1 to 2%, and some is lost between tensors (unmeasured)
-UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
+UTILISATION = (  # of the paper's 1T tokens in 28 days on 16 GPUs
+    DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
+) / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
 SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
-RECOMPUTED = 4 / 3  # a second forward pass: 8 instead of 6 operations per weight and token
 NAMES = {
     "parameters": "parameters (float32)",
     "gradients": "gradients (float32)",
@@ -42,8 +42,8 @@ NAMES = {
 
 def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
     """Estimate one run's resources and format them, rejecting a run that does not fit a GPU of `memory_gib`."""
-    limit = read_number("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
-    used = read_number("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
+    limit = parse_number("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
+    used = parse_number("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
     strategy = train.resolved_strategy(train.accelerator != "cpu")
     memory = measure_memory(experiment)
@@ -73,7 +73,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     return "\n".join(lines)
 
 
-def read_number(name: str, text: str, most: float, rule: str) -> float:
+def parse_number(name: str, text: str, most: float, rule: str) -> float:
     """Read the number of an option, which must be above 0, and `most` at most."""
     try:
         value = float(text)
@@ -150,7 +150,7 @@ def estimate_hours(experiment: Experiment, gpu: str, utilisation: float = UTILIS
     train = experiment.train
     flops: float = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
     if train.recompute:
-        flops *= RECOMPUTED
+        flops *= 4 / 3  # a second forward pass: 8 instead of 6 operations per weight and token
     return flops / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
 
 

@@ -20,13 +20,10 @@ from lab.data.preparation import check_prepared, shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.probe import needles
-from lab.runs.checkpoints import READ, find_errors
+from lab.runs.checkpoints import READ, list_errors
 from lab.runs.folder import RunFolder, packed_counts
 
-PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "triton", "flash-attn", "flash-attn-3", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
-STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
-INT64 = 8  # bytes
 RESTART = "start again with --restart, which moves this folder aside and deletes nothing"
 
 
@@ -84,7 +81,7 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
                 f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )
     # The config is compared only once it is known to be what the run wrote.
-    if errors := find_errors(folder.path, READ):
+    if errors := list_errors(folder.path, READ):
         raise CheckpointError("\n".join(f"{error}, or {RESTART}" for error in errors))
     fix = "set it back, or choose another --run.name"
     for key, old, new in find_changes(load_experiment(config).to_dict(), experiment.to_dict()):
@@ -96,9 +93,10 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
 
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
-    # The state of a stream: packs given, the next sample, and the samples that wait, up to look_ahead of them.
-    streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
-    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
+    # The state of a stream, int64: packs given, the next sample, and the samples that wait, up to look_ahead of them.
+    streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * 8
+    # Of a parameter the weight and AdamW's two moments, float32 each.
+    return experiment.model.n_parameters() * 12 + streams + counts_bytes(experiment)
 
 
 def count_checkpoints(train: TrainConfig) -> int:
@@ -142,9 +140,8 @@ def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
-        return subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", check=True
-        ).stdout.strip()
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True)
+        return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -152,7 +149,7 @@ def git(*arguments: str) -> str:
 def versions() -> dict[str, str]:
     """Look up the versions of the packages that affect results."""
     installed = {}
-    for package in PACKAGES:
+    for package in ("torch", "lightning", "numpy", "tokenizers", "triton", "flash-attn", "flash-attn-3", "xformers"):
         with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
     return installed

@@ -34,7 +34,7 @@ from lab.train.state import StepStats, Stopping, TrainState
 
 
 @dataclass(frozen=True)
-class Parts:
+class LoopParts:
     """What the loop calls, in its order."""
 
     fabric: Fabric
@@ -45,7 +45,7 @@ class Parts:
     probing: Probing
 
 
-def train(parts: Parts, state: TrainState) -> None:
+def train(parts: LoopParts, state: TrainState) -> None:
     """Train until the last step or a stop; first run a probe that is overdue since a resume."""
     data, recording, stopping = parts.data, parts.recording, parts.stopping
     saving, probing = parts.saving, parts.probing
@@ -75,7 +75,7 @@ def train(parts: Parts, state: TrainState) -> None:
     saving.finish()
 
 
-def profile(parts: Parts, state: TrainState, profiler: torch.profiler.profile, n_packs: int) -> None:
+def profile(parts: LoopParts, state: TrainState, profiler: torch.profiler.profile, n_packs: int) -> None:
     """Train on some packs without a record, a save or a probe, and tell a profiler of every pack."""
     for number, pack in enumerate(islice(packs_to_train(parts.data, state, parts.stopping), n_packs), 1):
         is_last = number % state.recipe.train.accumulation == 0
@@ -109,7 +109,7 @@ def settle_buckets(fabric: Fabric, state: TrainState, batch: Batch) -> None:
         state.sums.vector.zero_()
 
 
-def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) -> None:
+def train_pack(parts: LoopParts, state: TrainState, batch: Batch, *, is_last: bool) -> None:
     """Add the gradient of a pack, and update the weights after the last one of a global batch.
 
     The names are those of a profile.

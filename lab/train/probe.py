@@ -39,7 +39,7 @@ from lab.runs.folder import RunFolder
 from lab.train.checkpoint import Checkpointing, interval_passed
 from lab.train.environment import describe_source
 from lab.train.record import Recording
-from lab.train.state import Stopping, TrainState, describe
+from lab.train.state import Stopping, TrainState, describe_error
 
 
 class Probing:
@@ -101,7 +101,7 @@ class Probing:
                 raise
             except Exception as error:  # of any kind: what the probe measures must not end the run
                 # This joins whichever exchange the other ranks are in, and raises WorkFailed in all of them.
-                exchange(None, describe(error))
+                exchange(None, describe_error(error))
             # A rank that is done meets those that are still testing here: one of them may yet fail.
             exchange(None)
         except WorkFailed as error:
@@ -139,7 +139,7 @@ class Probing:
         try:
             fill(copy, decoder)
         except Exception as error:
-            raise OutOfStep(describe(error)) from error
+            raise OutOfStep(describe_error(error)) from error
         return copy
 
     def record(self, state: TrainState, outcome: Probed | str, counts: PositionCounts) -> None:
@@ -156,7 +156,7 @@ class Probing:
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk
-                outcome = describe(error)
+                outcome = describe_error(error)
         show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError, DiskError):
             subject = describe_probed(self.experiment, state.device, consumed)

@@ -213,19 +213,19 @@ class Wandb:
         self.attempt(lambda: self.open(experiment))
 
     def open(self, experiment: Experiment) -> None:
-        """Begin the run as asked, or offline."""
+        """Begin the run in the mode of the config, or offline."""
         import wandb
 
+        path, mode = str(experiment.run.path), experiment.track.wandb
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
-        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
         # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
-        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path), resume="auto")
-        asked = experiment.track.wandb
+        begin = partial(wandb.init, project="probe-lab", name=experiment.run.name, dir=path, resume="auto")
+        begin = partial(begin, config=experiment.to_dict(), settings=settings)
         try:
-            self.run = begin(mode=asked)
+            self.run = begin(mode=mode)
             # wandb gives a run that records nothing to somebody who entered no key
             if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
                 raise TimeoutError("no key was entered")
@@ -233,7 +233,7 @@ class Wandb:
             wandb.teardown(1)  # or the id would still be in use
             self.run = begin(mode="offline")
             fix = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
-            show(f"track.wandb={asked}: {first_line(error)}; {fix}", error=True)
+            show(f"track.wandb={mode}: {first_line(error)}; {fix}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
 
     def mirror(self, record: Mapping[str, Any]) -> None:
@@ -263,7 +263,7 @@ class Wandb:
         if errors and not self.broken:
             reason = f"{type(errors[0]).__name__}: {first_line(errors[0])}"
             show(f"track.wandb: {reason}; no longer mirrored, the run folder holds all", error=True)
-        self.broken = self.broken or bool(errors)
+            self.broken = True
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""

@@ -37,26 +37,22 @@ from lab.model.sharding import Sharding, build
 from lab.probe.effective_distance import build_distance_probe
 from lab.probe.reach import format_limits, format_reach, shown_length
 from lab.runs.folder import RunFolder
-from lab.runs.recovery import is_finished
-from lab.runs.shards import NO_GROUP
+from lab.runs.recovery import is_run_finished
 from lab.train.agreement import check_shared, end_together, gather, start_together
 from lab.train.checkpoint import Checkpointing
-from lab.train.loop import Parts, profile, train
+from lab.train.loop import LoopParts, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
-from lab.train.starting import Start, check_data, check_kernels, find_start, own_run, start_folder
-from lab.train.state import Recipe, Stopping, TrainState
-
-HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
-TABLE_ROWS = 25
+from lab.train.starting import Start, check_data, check_kernels, find_resume, own_run, start_folder
+from lab.train.state import ModelRecipe, Stopping, TrainState
 
 
 @dataclass(eq=False)
 class Assembled:
     """The parts of one run, before its processes meet and its decoder is built."""
 
-    parts: Parts
-    recipe: Recipe
+    parts: LoopParts
+    recipe: ModelRecipe
     state: TrainState = field(init=False)  # once it is built
 
     def fit(self) -> None:
@@ -104,7 +100,7 @@ def mesh_of(fabric: Fabric) -> DeviceMesh | None:
     return strategy.device_mesh["data_parallel"] if isinstance(strategy, ModelParallelStrategy) else None
 
 
-def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
+def set_up(recipe: ModelRecipe, fabric: Fabric, decoder: Decoder) -> TrainState:
     """Wrap a decoder and its optimizer for the strategy; a sharded one is on its device already."""
     context = ContextGroup.create(recipe.train.context_parallel)
     model = fabric.setup_module(decoder, move_to_device=mesh_of(fabric) is None)
@@ -125,9 +121,9 @@ def run_experiment(
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
-        start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
+        start = Start(experiment, launch, None if restart else find_resume(experiment, launch, resume=resume))
         probes, steps = experiment.probe is not None, experiment.train.steps
-        ended = launch.is_first and is_finished(start.folder, start.checkpoint, steps, probes=probes)
+        ended = launch.is_first and is_run_finished(start.folder, start.checkpoint, steps, probes=probes)
         # All ranks take what the first one reads: whether nothing is left to train or probe.
         if gather("finished", "yes" if ended else "", launch)[0]:
             if launch.is_first:
@@ -141,7 +137,7 @@ def run_experiment(
             if status := train_to_end(run, launch, command):
                 return status
         if launch.is_first:
-            show(report(start.folder))
+            show(format_report(start.folder))
     return 0
 
 
@@ -211,7 +207,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
         run.profile(profiler, update + 1)
     end_together(launch)
-    table = profiler.key_averages().table(f"{run.state.device.type}_time_total", TABLE_ROWS)
+    table = profiler.key_averages().table(f"{run.state.device.type}_time_total", row_limit=25)
     name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
     (path / name).write_text(table)
     if launch.is_first:
@@ -228,7 +224,7 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     """
     for name in ("lightning.fabric", "lightning.pytorch"):  # which log for Fabric, too
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in HINTS:
+    for message in (".*isinstance.treespec.*", ".*torch.distributed is disabled.*"):  # not for users to change
         warnings.filterwarnings("ignore", message=message)
     experiment = start.experiment
     check_kernels(experiment, start.launch)
@@ -258,10 +254,10 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     saving = Checkpointing(start, data, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
     recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
-    return Assembled(Parts(fabric, data, recording, stopping, saving, probing), recipe)
+    return Assembled(LoopParts(fabric, data, recording, stopping, saving, probing), recipe)
 
 
-def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, trained: bool) -> Recipe:
+def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, trained: bool) -> ModelRecipe:
     """Choose how the decoder is built, which starts from other weights unless it has been `trained`."""
     train = experiment.train
     start = None
@@ -271,7 +267,7 @@ def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, 
     backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
     make = decoder_builder(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters())
-    return Recipe(
+    return ModelRecipe(
         make,
         experiment.optim,
         train,
@@ -294,7 +290,7 @@ def make_strategy(strategy: str, world_size: int) -> Strategy | str:
     return "auto"
 
 
-def report(folder: RunFolder) -> str:
+def format_report(folder: RunFolder) -> str:
     """Format the results: reach and effective length by tokens, or the loss of a run without probes, and the folder."""
     last = deque(folder.records("metrics.jsonl"), maxlen=1)
     if last and not folder.last_probe():

@@ -32,7 +32,7 @@ from lab.runs.checkpoints import drop_from_manifest
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses, reaches, read_state
 from lab.runs.source import find_tokenizer
-from lab.train.agreement import compare, digest, gather
+from lab.train.agreement import compare_ranks, digest, gather
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
 
 
@@ -74,7 +74,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
                 path.parent.rmdir()
 
 
-def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> checkpoints.Checkpoint | None:
+def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> checkpoints.Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
     The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
@@ -134,7 +134,7 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
         if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
             texts = read_texts(Path(haystack), "probe.haystack")
             record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
-    compare("data", record, launch)
+    compare_ranks("data", record, launch)
 
 
 def check_kernels(experiment: Experiment, launch: Launch) -> None:
@@ -145,7 +145,7 @@ def check_kernels(experiment: Experiment, launch: Launch) -> None:
     choices = choose_kernels(experiment)
     # Reasons contain messages of packages, which need not be the same on all ranks.
     own = {name: choice for name, (choice, _) in choices.items()}
-    compare("kernels", own, launch, {name: f"{choice} ({reason})" for name, (choice, reason) in choices.items()})
+    compare_ranks("kernels", own, launch, {name: f"{choice} ({reason})" for name, (choice, reason) in choices.items()})
 
 
 def choose_kernels(experiment: Experiment) -> dict[str, tuple[str, str]]:
@@ -210,7 +210,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
             if text is not None:
                 contents[KEPT] = text.encode()
     start.folder.begin(contents, run, checkpoint, find_losses(start.folder, checkpoint)[0])
-    show(announce(experiment, checkpoint))
+    show(describe_run(experiment, checkpoint))
 
 
 def check_vocabulary(experiment: Experiment) -> None:
@@ -268,13 +268,13 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
             "--run.name"
         )
     folder = start.folder.path
-    if run != checkpoints.read_manifest(folder)[0]:
+    if run != checkpoints.read_run_manifest(folder)[0]:
         raise CheckpointError(f"{folder / checkpoints.MANIFEST}: is that of another run; restore it, or {RESTART}")
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 
 
-def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
+def describe_run(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
     choices = choose_kernels(experiment)

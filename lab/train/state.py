@@ -32,7 +32,7 @@ from lab.config import TrainConfig
 from lab.core.command import EXIT_FAILURE, show
 from lab.core.errors import LabError
 from lab.core.launch import COPY_S, Launch, OutOfStep, exchange
-from lab.core.startup import SIGNALS, RankSignals
+from lab.core.startup import SIGNALS, Handler, RankSignals, handle_signals
 from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
@@ -41,7 +41,6 @@ from lab.train.agreement import open_store, raise_error
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
 """Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
-LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class StepSums:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """How a decoder is built and trained: `make` builds it from a seed, `start` loads the weights to start from."""
 
     make: Make
@@ -106,7 +105,7 @@ class Recipe:
 class TrainState:
     """A decoder in training. `model` is the decoder as Fabric's strategy calls it."""
 
-    recipe: Recipe
+    recipe: ModelRecipe
     decoder: Decoder
     model: Any
     optimizer: Any
@@ -157,7 +156,7 @@ class TrainState:
         return partial(torch.autocast, self.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
@@ -181,14 +180,11 @@ class Stopping:
 
         Where there is a `started` to set, the process reports and exits after the training.
         """
-        handlers: dict[signal.Signals, Any] = {}
-        if self.signals is not None:
-            before, self.signals.act = self.signals.act, self.ask
+        handlers: dict[signal.Signals, Handler] = {}
+        if self.signals is None:
+            handlers = handle_signals(self.ask)
         else:
-            for number in SIGNALS:
-                # nohup ignores a closed terminal; so must the run that it starts
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    handlers[number] = signal.signal(number, self.ask)
+            before, self.signals.act = self.signals.act, self.ask
         try:
             yield
             # All is saved. A signal that is repeated now must not change the exit status, nor cut the report.
@@ -200,7 +196,7 @@ class Stopping:
             if self.signals is not None:
                 self.signals.act = before
 
-    def ask(self, number: int, frame: Any = None) -> None:
+    def ask(self, number: int, frame: object = None) -> None:
         """Note a signal, by which all ranks stop after the step; a second Ctrl-C ends the process."""
         now = time.monotonic()
         # One Ctrl-C arrives twice: from the terminal, and passed on by torchrun. Only a later one is a second.
@@ -239,11 +235,11 @@ class Stopping:
         except Exception as error:
             if self.launch.world_size == 1 or isinstance(error, LabError):
                 raise
-            # A rank that lost its peer prints one line; the traceback is that of the rank where it began.
-            if isinstance(error, OutOfStep | DistError) or LOST.search(str(error)):
+            # A rank that lost its peer, as gloo and NCCL say, prints one line; the traceback is where it began.
+            if isinstance(error, OutOfStep | DistError) or re.search("(?i)peer|timed out|remote", str(error)):
                 with suppress(DistError):
                     raise_error(open_store(self.launch))
-                show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe(error)})", error=True)
+                show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe_error(error)})", error=True)
             else:
                 traceback.print_exception(error)
             # An ordinary exit would wait for the threads of the process group, which wait for the other ranks.

@@ -1,8 +1,6 @@
 """Exported runs: what transformers computes, encodes and where it stops, and a line for what has no name there."""
 
 import json
-import shlex
-import shutil
 
 import pytest
 
@@ -87,12 +85,8 @@ def test_refusals(words, fault, prepared, tmp_path, capsys):
     assert not (places["run"] / "out").exists()
 
 
-def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_checkpoint(
-    prepared, tmp_path, capsys, monkeypatch
-):
-    run = write_run(tmp_path / "a run, -- 2", prepared, std=STD)  # whose name is none on the hub
-    (newest,) = (run / "checkpoints").iterdir()
-    older = shutil.copytree(newest, newest.with_name("tokens-000000000002048"))
+def test_the_card_says_what_the_run_recorded(prepared, tmp_path, monkeypatch):
+    run = write_run(tmp_path / "a run, -- 2", prepared, std=STD)
     (run / "environment.json").write_text(json.dumps({"commit": "806a6455", "threads": 1}))
     monkeypatch.chdir(tmp_path)
     assert main([run.name, "-o", "out"]) == 0
@@ -102,11 +96,3 @@ def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_
     line = f"{parameters:,} parameters, trained on 4,096 tokens of synthetic in windows of 64, at commit 806a6455"
     assert line in " ".join(card.split())
     assert "Apache-2.0" in card
-    hub = {}  # branch: the folder that is uploaded to it, and the checkpoint that is exported into it
-    for line in capsys.readouterr().out.splitlines()[2:]:
-        export, _, upload = line.rpartition(" && ")
-        words = shlex.split(upload)
-        assert words[:3] == ["hf", "upload", "OWNER/a-run-2"]
-        hub[words[-1].removeprefix("--revision=") if len(words) > 4 else "main"] = (words[3], shlex.split(export)[2:3])
-    assert hub.pop("main") == hub.pop(newest.name) == ("out", [])
-    assert hub == {older.name: (f"out-{older.name}", [str(older)])}

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lab.core.errors import CheckpointError
-from lab.loading import load_weights, read_parameters, read_weights
+from lab.loading import load_weights, read_tensors, read_weights
 from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint
 from lab.runs.recovery import read_state
 from lab.runs.shards import ShardWriter, packed, publish, read_shards, write_shards
@@ -59,8 +59,8 @@ def test_only_the_files_of_its_manifest_are_read(tmp_path, capsys):
     found = {"w": torch.zeros(4, 3)}
     read_shards(found, saved.folder)
     assert torch.equal(found["w"], torch.ones(4, 3))
-    assert read_parameters(saved).keys() == {"w"}
-    assert torch.equal(read_parameters(saved)["w"], found["w"])
+    assert read_tensors(saved).keys() == {"w"}
+    assert torch.equal(read_tensors(saved)["w"], found["w"])
     assert "weights-00000-old.safetensors, weights-00007.safetensors: " in capsys.readouterr().err
 
 
@@ -83,7 +83,7 @@ def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             load_weights(torch.nn.ParameterDict({name: torch.zeros(shape)}), saved)
     (saved.folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    for read in (partial(read_shards, {"a": torch.zeros(5, 3)}, saved.folder), partial(read_parameters, saved)):
+    for read in (partial(read_shards, {"a": torch.zeros(5, 3)}, saved.folder), partial(read_tensors, saved)):
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             read()
 
