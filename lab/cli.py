@@ -38,7 +38,6 @@ except KeyboardInterrupt:  # within 0.3 s
     raise SystemExit(75) from None
 
 ROOT = Path(__file__).resolve().parents[1]
-MAIN = '\nif __name__ == "__main__":\n'
 GROUPS = {
     "Train": ("fit", "sweep", "longrecipe"),
     "Compare": ("compare", "report", "reach", "papers"),
@@ -46,7 +45,6 @@ GROUPS = {
     "Measure": (),  # all others
 }
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*?))?  +(.*) \[(.*)\]$", re.M)  # an example has no values
-USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
 PAGE = """# Commands and settings
 
 For readers who know what they want to run and look for its name: every command, every setting of a run and every
@@ -75,7 +73,7 @@ def commands() -> dict[str, tuple[str, str]]:
     for folder in (ROOT / "lab", ROOT / "eval"):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             text = path.read_text(encoding="utf-8")
-            if MAIN in text and path.stem != "cli":
+            if '\nif __name__ == "__main__":\n' in text and path.stem != "cli":
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
                 table[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])
     return table
@@ -90,7 +88,8 @@ def page() -> Iterator[str]:
     for name, (_, purpose) in commands().items():
         text = read_help(name)
         rows = [row for row in dict.fromkeys(SETTING.findall(text)) if row not in shared]
-        yield f"\n## probe-lab {name}\n\n{purpose}.\n\n`{USAGE.findall(text)[0]}`\n"
+        usage = re.findall(r"^    (probe-lab .*)$", text, re.M)
+        yield f"\n## probe-lab {name}\n\n{purpose}.\n\n`{usage[0]}`\n"
         if rows:
             yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for setting, default, meaning, values in rows:

@@ -22,10 +22,8 @@ method --weights_only writes plain RoPE in its place, for lab.model.huggingface.
 """
 
 import json
-import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lab.core import plugins
 from lab.core.command import Arguments, CommandSpec, run, start
@@ -46,15 +44,6 @@ SPEC = CommandSpec(
     values={"-o": "Folder of the exported model; required."},
     missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
 )
-TEXT = """---
-library_name: transformers
-tags: [probe-lab, long-context]
----
-# {name}
-
-{parameters:,} parameters, trained on {tokens:,} tokens of {data} in windows of {window:,}, at commit {commit} of the
-probe lab, whose code has the licence Apache-2.0. The data has its own.
-"""
 
 
 def export(args: Arguments) -> str:
@@ -89,7 +78,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
     tokenizer = require_tokenizer(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)
-    tokenizer_config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    tokenizer_config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     for name, number in ids.items():
         if number is not None:
             tokenizer_config[name.removesuffix("_id")] = tokenizer.id_to_token(number)
@@ -127,25 +116,19 @@ def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     """Write the card of a run's checkpoint into its exported folder."""
     assert model.experiment is not None, "a run"
     corpus = model.experiment.data.corpus
-    text = TEXT.format(
-        name=escape_markdown(model.name),
-        parameters=model.decoder.cfg.n_parameters(),
-        tokens=model.consumed_tokens or 0,
-        data=escape_markdown(getattr(corpus, "repository", None) or corpus.name),
-        window=model.train_len,
-        commit=RunFolder(run).environment().get("commit", "unknown"),
-    )
+    data = getattr(corpus, "repository", None) or corpus.name
+    commit = RunFolder(run).environment().get("commit", "unknown")
+    parameters, tokens = model.decoder.cfg.n_parameters(), model.consumed_tokens or 0
+    text = f"""---
+library_name: transformers
+tags: [probe-lab, long-context]
+---
+# {model.name}
+
+{parameters:,} parameters, trained on {tokens:,} tokens of {data} in windows of {model.train_len:,}, at commit {commit}
+of the probe lab, whose code has the licence Apache-2.0. The data has its own.
+"""
     write_atomic(output / "README.md", text.encode())
-
-
-def escape_markdown(name: str) -> str:
-    r"""Write a name as one line of Markdown that has no markup.
-
-    Example:
-        >>> print(escape_markdown("a_b [x](y)"), escape_markdown("<a>\n---"))
-        a_b \[x\](y) \<a\> ---
-    """
-    return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
 
 
 main = partial(run, SPEC, export)

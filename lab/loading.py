@@ -182,7 +182,7 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
     return None if file is None else load_tokenizer(file)
 
 
-def token_ids(model: OpenedModel) -> dict[str, Any]:
+def token_ids(model: OpenedModel) -> dict[str, int | None]:
     """Find the ids that begin a text and end a document, from a run's tokenizer and corpus or from config.json."""
     if model.experiment is None:
         return {name: model.settings.get(name) for name in ("bos_token_id", "eos_token_id")}

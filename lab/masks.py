@@ -68,7 +68,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from annotated_types import Ge
@@ -78,6 +78,8 @@ from lab.core.types import IGNORE, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Numbers = TypeVar("Numbers", IntArray, "Tensor")  # of documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ class WindowMask(Method):
         return getattr(self, "ids", "reset") == "running"
 
     @abstractmethod
-    def group(self, documents: Any) -> Any:
+    def group(self, documents: Numbers) -> Numbers:
         """Number the group of each document of a window; a token sees itself and the earlier tokens of its group.
 
         Shapes: numbers of documents, from 0 in each window, in a tensor or NumPy array of any shape -> the same shape.
@@ -138,7 +140,7 @@ class Causal(WindowMask):
 
     method: Literal["causal"] = "causal"
 
-    def group(self, documents: Any) -> Any:
+    def group(self, documents: Numbers) -> Numbers:
         return documents * 0
 
 
@@ -151,7 +153,7 @@ class Document(WindowMask):
     ids: Literal["reset", "running"] = "reset"
     """Whether rotary ids begin at 0 in every document or continue through the window."""
 
-    def group(self, documents: Any) -> Any:
+    def group(self, documents: Numbers) -> Numbers:
         return documents
 
 
@@ -166,7 +168,7 @@ class Anchor(WindowMask):
     def running(self) -> bool:
         return True
 
-    def group(self, documents: Any) -> Any:
+    def group(self, documents: Numbers) -> Numbers:
         """Each document is a group; all groups also see the anchor."""
         return documents
 

@@ -5,8 +5,8 @@
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
 A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder. All must be of
-one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Default: equal weights
-shares, which for two models are LongRecipe's 0.5 and 0.5:
+one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. By default all models have the
+same weight, which for two models is LongRecipe's 0.5:
 
     probe-lab merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
     probe-lab merge runs/seed0 runs/seed1 runs/seed2 -o average
@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -80,7 +79,7 @@ def merge_models(args: Arguments) -> str:
     # One of the models receives the sum: no memory is needed for another one.
     add_weights([models[path].model for path in paths], shares, merged)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
-    ids: dict[str, Any] = {}
+    ids: dict[str, int | None] = {}
     for model in models.values():  # each id is that of the first model that has one
         for name, number in token_ids(model).items():
             if number is not None:

@@ -82,7 +82,6 @@ from lab.core.schema import Length, Method, OneOf
 from lab.core.types import IntArray
 
 BoolArray = np.typing.NDArray[np.bool_]
-RANDOM = "random"  # the selection of any sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +192,7 @@ class LongRecipe(Skip):
 
     @property
     def by_types(self) -> bool:
-        return self.selection not in (None, RANDOM)
+        return self.selection not in (None, "random")
 
     @property
     def selects(self) -> bool:

@@ -17,14 +17,14 @@ With errors, one line for each, the exit status is 1.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.core.files import FileEntry, errors_in, read_entries, read_object, sha256
+from lab.core.files import errors_in, read_entries, read_object, sha256
 from lab.data import sidecars
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
@@ -62,11 +62,8 @@ def list_checks(path: Path) -> Iterator[Check]:
 
 
 def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
-    check_listed(folder, read_entries(read_object(folder / name, CheckpointError, RESTORE)) or {}, name, unlisted)
-
-
-def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
     """Hash the files that the manifest `name` lists; others are errors, unless they are hidden or as `unlisted`."""
+    files = read_entries(read_object(folder / name, CheckpointError, RESTORE)) or {}
     errors = [f"{error}; {RESTORE}" for error in errors_in(folder, files)]
     for path in folder.iterdir():
         # A hidden file is one that a kill left half written, or that the system keeps.
@@ -86,7 +83,8 @@ def checks_of_shard(shard: Path) -> Iterator[Check]:
 def check_checkpoint(path: Path) -> None:
     """Compare a checkpoint's run, hash its files and read its state, in this order: each needs what is before it."""
     checkpoint = checkpoints.Checkpoint(path)
-    check_listed(path, checkpoint.files)
+    if checkpoint.files:  # raises for another run
+        check_hashes(path)
     read_state(checkpoint)
 
 

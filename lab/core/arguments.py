@@ -15,7 +15,6 @@ TEXTS = {  # the last parts of names whose values are text, even if they look li
     "name", "path", "repository", "score", "squad", "tagger", "text"
 }  # fmt: skip
 QUOTES = ('"', "'")
-SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +185,8 @@ def describe_values(schema: Mapping[str, Any]) -> str:
         return json.dumps(schema["const"]).strip('"')
     if "enum" in schema:
         return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     rules = [
-        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
+        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in signs.items() if schema.get(key, MOST) < MOST
     ]
     return f"{schema.get('type', 'any')} {' and '.join(rules)}".rstrip()

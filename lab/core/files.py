@@ -139,7 +139,7 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> FileEntry:
             temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -161,7 +161,7 @@ def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
     return value
 
 
-def read_entries(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
+def read_entries(manifest: Mapping[str, object]) -> dict[str, FileEntry] | None:
     """Return the files that a manifest lists by name, or None unless all are in its own folder or one in it.
 
     Example:

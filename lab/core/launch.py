@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, DataError
@@ -29,6 +29,7 @@ from lab.core.startup import SIGNALS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+T = TypeVar("T")
 COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 POLL_S = 0.5
@@ -229,7 +230,7 @@ def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return total.cpu().numpy()
 
 
-def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, on_done: Callable[[], object]) -> None:
+def in_processes(run: Callable[[T], None], todo: Sequence[T], workers: int, on_done: Callable[[], object]) -> None:
     """Run tasks in this process or in worker processes; `on_done` is called after each."""
     # Not a generator: an abandoned one would wait for the workers in the thread that collects it as garbage.
     if workers <= 1 or len(todo) <= 1:

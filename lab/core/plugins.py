@@ -69,14 +69,10 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
         return  # rejected later, with the other settings
     for name in names:
         path = Path(name) if folder is None else folder / KEPT / Path(name).name
-        if file is not None and hash_plugin(path) not in LOADED:
-            check_trusted(str(path), f"is code that {file} names", "add --trust (in Python: lab.load_plugin)")
+        if file is not None and hash_plugin(path) not in LOADED and not TRUSTED.get():
+            rule = f"is code that {file} names, and would be executed"
+            raise ConfigError(f"{path}: {rule}; read it, then add --trust (in Python: lab.load_plugin)")
         load_plugin(path)
-
-
-def check_trusted(code: str, rule: str, fix: str = "add --trust") -> None:
-    if not TRUSTED.get():
-        raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {fix}")
 
 
 def read_plugin(name: str, folder: Path) -> bytes:

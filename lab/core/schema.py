@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from lab.core.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, abbreviate, first_line, is_short, suggest
 from lab.core.yaml import flatten
@@ -35,21 +35,6 @@ TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 MISSPELT = (*UNKNOWN, "union_tag_invalid")
 ABSENT = ("missing", "missing_argument")
-WORDS = {  # of pydantic's messages, in ours
-    "Input should be '": "must be one of '",
-    "Input should be ": "must be ",
-    "a finite number": "finite",
-    "greater than or equal to": ">=",
-    "less than or equal to": "<=",
-    "greater than": ">",
-    "less than": "<",
-    "a valid integer": "a whole number",
-    "a valid number": "a number",
-    "a valid boolean": "true or false",
-    "a valid string": "text",
-    "a valid array": "a list",
-    "an object": "a section",
-}
 
 
 def path_text(text: str) -> str:
@@ -60,7 +45,7 @@ def path_text(text: str) -> str:
     return text
 
 
-LONGEST = 2**24  # tokens of a window or a text, for which tables and counts are kept
+LONGEST = 2**24  # tokens of a window or a text, for which tables and counts are retained
 Positive = Annotated[int, Ge(1), Le(MOST)]
 NonNegative = Annotated[int, Ge(0), Le(MOST)]
 Length = Annotated[int, Ge(1), Le(LONGEST)]
@@ -115,17 +100,19 @@ class OneOf:
     """The annotation of a section whose class `tag` selects from a table, to which plugins add classes of `base`."""
 
     base: type[Section]
-    table: dict[str, Any]
+    table: dict[str, type[Section]]
     tag: str = "method"
     every: ClassVar[list[OneOf]] = []
 
     def __post_init__(self) -> None:
         self.every.append(self)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Have pydantic read the classes that the table holds now."""
-        choices: dict[Any, Any] = {tag: handler.generate_schema(member) for tag, member in self.table.items()}
-        return core_schema.tagged_union_schema(choices or {"": core_schema.none_schema()}, discriminator=self.tag)
+        choices = {tag: handler.generate_schema(member) for tag, member in self.table.items()}
+        if not choices:
+            choices[""] = core_schema.none_schema()
+        return core_schema.tagged_union_schema(choices, discriminator=self.tag)
 
 
 def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
@@ -168,7 +155,7 @@ def non_defaults(section: Any) -> dict[str, Any]:
     return changed
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> object:
     """Return a section as a dict, NumPy's numbers as Python's, and anything else as text."""
     if isinstance(value, Section):
         return non_defaults(value)
@@ -203,7 +190,22 @@ def error_lines(root: Any, item: Any) -> list[str]:
     if error in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
-    for theirs, ours in WORDS.items():
+    translations = {  # of pydantic's messages
+        "Input should be '": "must be one of '",
+        "Input should be ": "must be ",
+        "a finite number": "finite",
+        "greater than or equal to": ">=",
+        "less than or equal to": "<=",
+        "greater than": ">",
+        "less than": "<",
+        "a valid integer": "a whole number",
+        "a valid number": "a number",
+        "a valid boolean": "true or false",
+        "a valid string": "text",
+        "a valid array": "a list",
+        "an object": "a section",
+    }
+    for theirs, ours in translations.items():
         rule = rule.replace(theirs, ours)
     value = abbreviate(item["input"])
     if isinstance(item["input"], str) and error.endswith("_type"):
@@ -252,7 +254,7 @@ def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], 
             yield prefix + item.name, item, root, hints[item.name]
 
 
-def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
+def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[object]) -> str:
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
     above = ".".join(map(str, keys[:-1]))
     siblings = [item.name for item in fields(section)]
@@ -266,7 +268,7 @@ def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[Any]) ->
 
 
 @cache
-def read_docs(section: Any) -> dict[str, str]:
+def read_docs(section: type[Section]) -> dict[str, str]:
     """Read the docstring below each field of a config class."""
     # pydantic can read them too (use_attribute_docstrings), which takes 0.4 s at every start.
     docs = {}

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import Node, ScalarNode
 
 from lab.core.errors import ConfigError, first_line
 
@@ -20,7 +21,7 @@ LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 class Constructor(SafeConstructor):
     """Builds values, text for dates, and a whole number for one with an exponent and without a fraction, as 1e4."""
 
-    def _number(self, node: Any) -> float:
+    def _number(self, node: ScalarNode) -> float:
         value: float = self.construct_yaml_float(node)
         # From 2**53 on a float has no fraction, but may not be the number that was written.
         if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53:
@@ -35,7 +36,7 @@ Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 class WithoutAliases(Composer):
     """Rejects anchors and aliases, by which a few lines can describe more than fits into memory."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: Node, index: int) -> Node:
         """Compose the next value."""
         event = self.parser.peek_event()
         if getattr(event, "anchor", None):

@@ -97,20 +97,13 @@ class RunFolder:
                 os.truncate(path, size)
             raise DiskError(disk_error(path, len(lines), error.strerror or "")) from error
 
-    def read(self, name: str, *needed: str) -> Iterator[Record]:
-        """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is skipped.
+    def records(self, name: str) -> Iterator[Record]:
+        """Read a record of training, each line of which has consumed_tokens; a line truncated by a crash is skipped.
 
         Raises: CheckpointError for any other broken line, or a file that cannot be read.
         """
-        for _, record in read_lines(self.path / name, needed):
+        for _, record in read_lines(self.path / name, [CONSUMED]):
             yield record
-
-    def records(self, name: str) -> Iterator[Record]:
-        """Read a record of training, each line of which has consumed_tokens.
-
-        Raises: CheckpointError.
-        """
-        return self.read(name, CONSUMED)
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         write_parts(self.path / name, (json.dumps(record).encode() + b"\n" for record in records))

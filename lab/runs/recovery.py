@@ -59,14 +59,14 @@ class Schedule(TypedDict):
 
     last_epoch: Whole
     base_lrs: list[float]
-    lr_lambdas: list[Any]
+    lr_lambdas: list[object]
     _last_lr: list[float]
 
 
 class Streams(TypedDict):
     """The states of the packs' streams, int64 (n_streams, 2 + look_ahead): see lab.data.packing."""
 
-    streams: Any
+    streams: object
 
 
 class State(TypedDict):

@@ -53,7 +53,7 @@ class ShardWriter(StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: a writer is used for one checkpoint."""
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
         """Create the folder before any process writes into it."""
         if is_coordinator:
             temporary_folder(self.root)
@@ -124,8 +124,8 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
 
 
 def write_shards(
-    tensors: dict[str, Any], writer: ShardWriter, group: ProcessGroup | None, *, background: bool
-) -> Future[Any] | None:
+    tensors: dict[str, Tensor], writer: ShardWriter, group: ProcessGroup | None, *, background: bool
+) -> Future[object] | None:
     """Write and publish a checkpoint; in the background from a copy of the tensors. A collective call.
 
     Raises: CheckpointError.
@@ -149,7 +149,7 @@ def one_error(rule: str, fix: str = "") -> Iterator[None]:
         raise CheckpointError(f"{rule} ({first_line(first)}){fix}") from error
 
 
-def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
+def read_shards(tensors: dict[str, Tensor], folder: Path, group: ProcessGroup | None = None) -> None:
     """Fill tensors, or this process's shards of them, from a checkpoint's files.
 
     A collective call where there is a group, otherwise one process's own.
@@ -164,7 +164,7 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
         checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
 
 
-def packed(state: dict[str, Any]) -> bytes:
+def packed(state: Mapping[str, object]) -> bytes:
     """Build the contents of state.ckpt, readable with weights_only."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -197,7 +197,7 @@ def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str,
     return moments, numbers
 
 
-def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Return the tensors of a checkpoint by name, and the remaining state: each parameter's steps, and shared names."""
     state: Any = get_optimizer_state_dict(model, optimizer)
     moments, numbers = split_optimizer(state)

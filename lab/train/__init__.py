@@ -1,1 +1,1 @@
-"""What a run computes: the step, the session, and callbacks for all that is periodic."""
+"""Training of one run: where it starts, the loop, and what the loop records, saves and probes; the ranks of a run."""

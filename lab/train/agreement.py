@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lab.config import Experiment
 from lab.core import files, locks
@@ -30,6 +30,9 @@ from lab.core.plugins import LOADED
 from lab.core.startup import SIGNALS
 from lab.core.yaml import flatten
 from lab.train.environment import ROOT, versions
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 ERROR, ENDED, STARTED = "error", "ended", "started"  # keys of the store, next to the names of exchanges
 LOOK_S = 0.05
@@ -94,7 +97,7 @@ def reaching(launch: Launch) -> Iterator[None]:
 
 
 @cache
-def open_store(launch: Launch) -> Any:
+def open_store(launch: Launch) -> Store:
     """Connect to torchrun's store, which is there before any rank is, or without its agent to the first rank's."""
     from torch.distributed.rendezvous import rendezvous
 
@@ -250,7 +253,7 @@ def check_network(launch: Launch) -> None:
         return
     results: list[Any] = []  # a group, or the error
 
-    def connect(store: Any) -> None:
+    def connect(store: Store) -> None:
         try:
             results.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
         except RuntimeError as error:
@@ -273,7 +276,7 @@ def check_network(launch: Launch) -> None:
     gather("network", "", launch)
 
 
-def raise_error(store: Any) -> None:
+def raise_error(store: Store) -> None:
     """Raise the error that a rank has told, end this rank if another one was stopped, or tell that this one was."""
     if ENDING.locked() and not CONNECTIONS:
         store.compare_set(ERROR, "", STOPPED)
@@ -294,7 +297,7 @@ def name_ranks(*ranks: int) -> str:
     return f"rank {abbreviate(', '.join(map(str, ranks)))}"
 
 
-def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Launch) -> None:
+def check_ranks(experiment: Experiment, options: Mapping[str, object], launch: Launch) -> None:
     """Reject ranks with different settings, options, plugins, packages or code, or without a connection.
 
     A collective call.
@@ -305,7 +308,7 @@ def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Laun
     check_network(launch)
 
 
-def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, str]:
+def describe_rank(experiment: Experiment, options: Mapping[str, object]) -> dict[str, str]:
     """List what must be the same on all ranks, by name: settings first, files of code last."""
     record = {}
     for key, value in flatten(experiment.to_dict()).items():
@@ -320,7 +323,7 @@ def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[st
     return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """Write a value that fits a line, so that other values never have the same text.
 
     Example:
@@ -346,7 +349,7 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
     """
     shown = shown or own
     first, texts = json.loads(gather(name, json.dumps([own, shown]) if launch.is_first else "", launch)[0])
-    difference: list[Any] = []  # the number of the first entry that differs, its name and this rank's value
+    difference: list[object] = []  # the number of the first entry that differs, its name and this rank's value
     for number, key in enumerate([*first, *sorted(own.keys() - first.keys())]):
         if own and own.get(key) != first.get(key):
             difference = [number, key, shown.get(key, "nothing")]
@@ -354,7 +357,7 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
     # All ranks report the same line, hence each needs the differences of all. Of several, the one that is listed first
     # is named, with all ranks that have it: settings come before the code that may cause the others.
     nodes: list[str] = []
-    ranks_by_difference: dict[tuple[Any, ...], list[int]] = {}
+    ranks_by_difference: dict[tuple[int, str, str], list[int]] = {}
     for rank, part in enumerate(gather(f"{name}/differing", json.dumps([difference, platform.node()]), launch)):
         theirs, node = json.loads(part)
         nodes.append(node)

@@ -6,7 +6,6 @@ the end wait for it. One that fails ends the run at the next step, or between tw
 
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from torch import distributed
 
@@ -36,7 +35,7 @@ def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:
     return every_tokens is not None and now // every_tokens > before // every_tokens
 
 
-def stop_on_failure(stopping: Stopping, writing: Future[Any]) -> None:
+def stop_on_failure(stopping: Stopping, writing: Future[object]) -> None:
     """Ask all ranks to stop, as a signal does, if a save has failed; `finish` raises its error on each of them."""
     if writing.exception() is not None:
         stopping.is_asked = True
@@ -56,7 +55,7 @@ class Checkpointing:
         self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
         self.run = ""  # its digest, on the first rank
         self.group: distributed.ProcessGroup | None = None
-        self.writing: Future[Any] | None = None
+        self.writing: Future[object] | None = None
 
     def open(self, state: TrainState) -> None:
         """Restore the checkpoint that the run starts from; a collective call.

@@ -8,7 +8,6 @@ from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.config.experiment import find_changes
@@ -114,13 +113,13 @@ def counts_bytes(experiment: Experiment) -> int:
     return len(packed_counts(PositionCounts(experiment.reach)))
 
 
-def describe_code() -> dict[str, Any]:
+def describe_code() -> dict[str, object]:
     """Describe the code that runs; values that cannot be found are "unknown" or omitted."""
     installed = {"python": platform.python_version(), **versions()}
     return {"commit": commit(), "dirty_diff": git("diff", "HEAD"), "versions": installed}
 
 
-def describe_source(model: str, consumed_tokens: int | None, method: str, hardware: str) -> dict[str, Any]:
+def describe_source(model: str, consumed_tokens: int | None, method: str, hardware: str) -> dict[str, object]:
     """Name the model, the code and the hardware that results come from."""
     return {
         "model": model,

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -125,7 +124,7 @@ def train_pack(parts: LoopParts, state: TrainState, batch: Batch, *, is_last: bo
             update(state)
 
 
-def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> AbstractContextManager[Any]:
+def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> AbstractContextManager[object]:
     """Return the context of a pack, in which gradients stay on their rank unless an update follows."""
     if is_last:
         return nullcontext()
@@ -136,7 +135,7 @@ def accumulation(fabric: Fabric, state: TrainState, *, is_last: bool) -> Abstrac
     return accumulating(state.decoder) if state.recipe.sharding.whole else nullcontext()
 
 
-def compilation(stopping: Stopping) -> AbstractContextManager[Any]:
+def compilation(stopping: Stopping) -> AbstractContextManager[object]:
     """Return the context of a pack, in which a run that is asked to stop compiles nothing: it has to save in time."""
     return torch.compiler.set_stance("eager_on_recompile") if stopping.is_asked else nullcontext()
 

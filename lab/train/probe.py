@@ -13,7 +13,6 @@ collective call fails on one rank, the others wait in it, so that the run must e
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -191,7 +190,7 @@ def check_haystack(experiment: Experiment) -> None:
     path, folder = experiment.probe_section.haystack, RunFolder(experiment.run.path)
     if path is None or (folder.path / KEPT).exists():  # the text that the folder keeps is read in place of the file
         return
-    recorded = [row["haystack"] for row in folder.read("probes.jsonl") if "haystack" in row]
+    recorded = [row["haystack"] for row in folder.records("probes.jsonl") if "haystack" in row]
     if recorded and recorded[-1] != hash_text("\n".join(read_texts(Path(path), "probe.haystack"))):
         raise ConfigError(f"probe.haystack={path}: is not the text of the run's earlier probes; restore the file")
 
@@ -214,7 +213,7 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
     return probe
 
 
-def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
+def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, object]:
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
     method = describe_pair(experiment.position.frequency, experiment.position.distance)
     return {

@@ -180,7 +180,7 @@ class Recording:
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
 
-    def mirror(self, record: Mapping[str, Any]) -> None:
+    def mirror(self, record: Mapping[str, object]) -> None:
         if self.dashboard is not None:
             self.dashboard.mirror(record)
 
@@ -236,13 +236,13 @@ class Wandb:
             show(f"track.wandb={mode}: {first_line(error)}; {fix}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
 
-    def mirror(self, record: Mapping[str, Any]) -> None:
+    def mirror(self, record: Mapping[str, object]) -> None:
         """Send a record's numbers, unless sending has failed before."""
         numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
         if not self.broken:
             self.attempt(lambda: self.run.log(numbers))
 
-    def attempt(self, call: Callable[[], Any]) -> None:
+    def attempt(self, call: Callable[[], object]) -> None:
         """Call wandb, and report the first time that it fails or does not return.
 
         It raises SystemExit where its own process has failed. A thread that hangs is left behind.

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch.nn.attention import current_flash_attention_impl
 
@@ -84,11 +83,11 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
     """
     place = ""
     if check_run(experiment, resume=resume) and launch.is_first:
-        root = RunFolder(experiment.run.path).checkpoints
+        folder = RunFolder(experiment.run.path)
+        root = folder.checkpoints
         newest = checkpoints.newest(root, unread=checkpoints.TENSORS)
         if newest is None and not checkpoints.is_untrained(root):
             raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
-        folder = RunFolder(experiment.run.path)
         try:
             losses = find_losses(folder, newest)[1]
         except CheckpointError as lost:
@@ -175,7 +174,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     shards = shard_folder(experiment.data)
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    contents: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
+    contents: dict[str, bytes | dict[str, object]] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
     contents["config.yaml"] = experiment.to_yaml().encode()
     contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
@@ -249,7 +248,7 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any], str]:
+def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, object], str]:
     """Describe the code, machine and data of this start, and digest the run; a resume is added to what was written.
 
     Raises: CheckpointError for other data.

@@ -148,7 +148,7 @@ class TrainState:
         return float(self.inner_optimizer.param_groups[0]["lr"])
 
     @property
-    def precision(self) -> Callable[[], AbstractContextManager[Any]]:
+    def precision(self) -> Callable[[], AbstractContextManager[object]]:
         """The context of forward passes: autocast, or nothing if the weights have the dtype to compute in."""
         if not self.recipe.autocasts:
             return nullcontext

@@ -14,10 +14,10 @@ from lab.verify import check_order
 from tests.refusals import refused
 
 
-@pytest.mark.parametrize("last", ["{", '{"step": 3, "l', '{"step": 22}'])  # the last may have been 222
+@pytest.mark.parametrize("last", ["{", '{"consumed_tokens": 3, "l', '{"consumed_tokens": 22}'])  # or 222
 def test_a_last_line_without_its_end_is_ignored(tmp_path, last):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n' + last)
-    assert list(RunFolder(tmp_path).read("metrics.jsonl")) == [{"step": 1}, {"step": 2}]
+    (tmp_path / "metrics.jsonl").write_text('{"consumed_tokens": 1}\n{"consumed_tokens": 2}\n' + last)
+    assert [record["consumed_tokens"] for record in RunFolder(tmp_path).records("metrics.jsonl")] == [1, 2]
 
 
 WORDS = [b'{"step": ', b"7", b'{"step": 2}', b'{"consumed_tokens": "x"}', b'{"note": "\xff"}', b"[" * 100_000]
