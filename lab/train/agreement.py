@@ -32,7 +32,7 @@ from lab.core.yaml import flatten
 from lab.train.environment import ROOT, versions
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 ERROR, ENDED, STARTED = "error", "ended", "started"  # keys of the store, next to the names of exchanges
 LOOK_S = 0.05

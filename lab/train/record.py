@@ -26,7 +26,7 @@ from lab.model.config import LayersConfig
 from lab.model.devices import peak_flops, utilisation
 from lab.positions import Distance
 from lab.runs.folder import RunFolder
-from lab.train.state import SUMS, StepStats, TrainState
+from lab.train.state import SUMS, StepStats, TrainState, describe_error
 
 CONNECT_S = 7.0
 FINISH_S = 10.0
@@ -261,8 +261,7 @@ class Wandb:
         if thread.is_alive():
             errors.append(TimeoutError(f"does not return in {LIMIT_S:g} s"))
         if errors and not self.broken:
-            reason = f"{type(errors[0]).__name__}: {first_line(errors[0])}"
-            show(f"track.wandb: {reason}; no longer mirrored, the run folder holds all", error=True)
+            show(f"track.wandb: {describe_error(errors[0])}; no longer mirrored, the run folder holds all", error=True)
             self.broken = True
 
     def close(self, *, finished: bool) -> None:

@@ -179,8 +179,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
     if (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
-        read = f"training reads the corpus {epochs:,.2f} times, {data.epoch_tokens():,} tokens each time"
-        show(f"data: {read}; `epoch` in metrics.jsonl records which")
+        show(f"data: training reads the corpus {epochs:,.2f} times")
     if experiment.skip is not None and experiment.reads_token_types:
         # A resumed run keeps the types that it started with.
         source = start.folder.token_types
@@ -260,15 +259,13 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, obj
     if checkpoint is None:
         return now, run
     first = start.folder.environment()
-    if data != first.get("data"):
-        raise CheckpointError(
-            f"{shard_folder(experiment.data)}: holds other shards, another tokenizer or other evidence than the run "
-            f"was started with (SHA-256 {data}, expected {first.get('data')}); restore them, or choose another "
-            "--run.name"
-        )
-    folder = start.folder.path
-    if run != checkpoints.read_run_manifest(folder)[0]:
-        raise CheckpointError(f"{folder / checkpoints.MANIFEST}: is that of another run; restore it, or {RESTART}")
+    if data != (expected := first.get("data")):
+        rule = "contains other shards, another tokenizer or other evidence than the run was started with"
+        fix = f"(SHA-256 {data}, expected {expected}); restore them, or choose another --run.name"
+        raise CheckpointError(f"{shard_folder(experiment.data)}: {rule} {fix}")
+    manifest = start.folder.path / checkpoints.MANIFEST
+    if run != checkpoints.read_run_manifest(manifest.parent)[0]:
+        raise CheckpointError(f"{manifest}: is that of another run; restore it, or {RESTART}")
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 
