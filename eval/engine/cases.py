@@ -20,7 +20,7 @@ from lab.core import schema
 from lab.core.errors import ConfigError, DataError
 from lab.data.chat import NO_TOKENS, frame_question, render
 from lab.model.huggingface.config import declared_tokens, special_texts
-from lab.probe.needles import Case, check_spelling
+from lab.probe.needles import Case, check_encoding
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
@@ -134,7 +134,7 @@ class Writer:
 
         Raises: DataError.
         """
-        check_spelling(self.tokenizer, answer_text(answers), answers, lambda text: score(text, answers) >= 1)
+        check_encoding(self.tokenizer, answer_text(answers), answers, lambda text: score(text, answers) >= 1)
 
 
 @dataclass(frozen=True, kw_only=True)

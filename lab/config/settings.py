@@ -23,7 +23,6 @@ from lab.core.yaml import flatten, part, read_yaml
 from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.resolution import resolve
-from lab.probe.config import STEP, STEPS
 from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
 
 DEFAULT_MEMBERS = {
@@ -229,6 +228,6 @@ def derive(settings: dict[str, Any], name: str) -> None:
     if not isinstance(window, int):
         return
     if settings.get("probe", {}) is not None:  # null turns probes off
-        section(settings, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
+        section(settings, "probe").setdefault("step", min(128, max(1, window // 16)))
     if distance.get("method") == "string":
         distance.update({**resolve("string", window, window), **distance})

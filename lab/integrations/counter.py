@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import logging
+from collections import deque
 
 import numpy as np
 
@@ -10,9 +11,8 @@ from lab.core.types import IGNORE
 from lab.counts import PositionCounts
 from lab.counts.rows import by_distance
 from lab.evidence.methods import Repeat, in_ids
-from lab.integrations import layout
 from lab.integrations.coverage import Coverage
-from lab.integrations.layout import PADDING, Received
+from lab.integrations.layout import PADDING, Received, measure_lengths
 
 LOG = logging.getLogger("lab.watch")
 # The thread counts 16 forwards at once, because training drives its code out of the processor's cache in between.
@@ -32,30 +32,29 @@ class Counter:
         self.demand_tokens = 0
         self.collected: list[Received] = []
         self.thread = concurrent.futures.ThreadPoolExecutor(1, "lab.watch")  # it ends with this object
-        self.waiting: list[concurrent.futures.Future[None]] = []
+        self.submitted: deque[concurrent.futures.Future[None]] = deque(maxlen=5)
 
     @property
     def is_behind(self) -> bool:
         """Whether 4 lists of forwards wait for the thread."""
-        return sum(not future.done() for future in self.waiting) > 4
+        return len(self.submitted) == 5 and not self.submitted[0].done()
 
     def add(self, received: Received) -> None:
         """Collect a forward, and give every TOGETHER of them to the thread."""
         self.collected.append(received)
         if len(self.collected) == TOGETHER:
-            self.hand_over()
+            self.submit()
 
-    def hand_over(self) -> None:
+    def submit(self) -> None:
         """Give the collected forwards to the thread."""
-        self.waiting = [future for future in self.waiting if not future.done()]
-        self.waiting.append(self.thread.submit(self.work, self.collected))
+        self.submitted.append(self.thread.submit(self.work, self.collected))
         self.collected = []
 
     def wait(self) -> None:
         """Wait until the thread has counted all forwards so far."""
         if self.collected:
-            self.hand_over()
-        concurrent.futures.wait(self.waiting)
+            self.submit()
+        concurrent.futures.wait(self.submitted)
 
     def work(self, forwards: list[Received]) -> None:
         """Count forwards in the order in which they came."""
@@ -67,39 +66,43 @@ class Counter:
 
     def count(self, received: Received) -> None:
         """Add a forward to f, and to g if its token ids were copied."""
-        positions, documents = layout.resolve_layout(received)
-        last = documents.max(axis=1, keepdims=True)
-        if not received.divides and (np.where(documents == PADDING, last, documents) != last).any():
+        if received.ready is not None:
+            received.ready.synchronize()
+        if not received.is_known:
+            raise DataError(received.error)
+        positions, documents = received.positions.numpy(), received.documents.numpy()
+        is_attended = documents != PADDING
+        if not received.divides and (is_attended & (documents != documents.max(axis=1, keepdims=True))).any():
             raise ConfigError(
                 "model: tokens see other documents of their row with these arguments; use an attention that divides "
                 "rows (in transformers: position_ids without a mask, model.config.use_cache=False, and one row a batch "
                 "for FlashAttention)"
             )
-        is_replaced = self.coverage.is_replaced and received.has_pairs
-        coverage = Coverage() if is_replaced else self.coverage
-        runs = documents if coverage.chunk is None else layout.find_chunks(documents, coverage.chunk)
-        lengths, is_consecutive = layout.find_runs(positions, runs)
+        coverage = self.coverage
+        if coverage.is_replaced and received.has_pairs:
+            coverage = Coverage()
+        lengths = measure_lengths(documents, coverage.chunk)
+        positions, runs = positions[is_attended], np.repeat(np.arange(len(lengths)), lengths)
+        is_consecutive = (np.diff(positions)[np.diff(runs) == 0] == 1).all()
         longest = lengths.max(initial=0)
         window = coverage.window or longest
         if longest > self.window:
             raise DataError(f"window={self.window}: is shorter than a row of {longest} tokens; raise it")
-        if window >= longest and is_consecutive:
+        if is_consecutive and window >= longest:
             self.counts.add_segments(lengths)
-        elif window >= longest:
-            # Ids with gaps. Ids that do not rise are rejected there.
-            self.counts.add_positions(positions, runs)
         elif is_consecutive:
             near = PositionCounts(self.window)
             near.add_segments(lengths)
             self.counts.gapped[:window] += near.frequency()[:window]
+        elif window >= longest:  # ids that do not rise are rejected there
+            self.counts.add_positions(positions, runs)
         else:
-            rule = "have gaps, which are not counted with a sliding window"
-            raise DataError(f"position_ids: {rule}; pass ids without gaps")
-        if received.tokens.is_meta:
+            raise DataError(
+                "position_ids: have gaps, which are not counted with a sliding window; pass ids without gaps"
+            )
+        if received.tokens is None or received.targets is None:
             return
-        targets = layout.resolve_targets(received, documents)
-        is_attended = documents != PADDING
-        tokens, targets = received.tokens.numpy()[is_attended], targets[is_attended]
+        tokens, targets = received.tokens.numpy()[is_attended], received.targets.numpy()[is_attended]
         # Any negative label has no loss, and IGNORE is the only one that evidence methods know.
         is_supervised = targets >= 0
         targets[~is_supervised] = IGNORE
@@ -107,8 +110,7 @@ class Counter:
         # The evidence of a target d tokens back is d - 1 before the token that predicts it.
         distances[distances > window] = 0
         evidence = by_distance(distances[is_supervised])
-        demand_by_ids = by_distance(in_ids(distances, positions[is_attended])[is_supervised])
-        self.counts.add_evidence(evidence, evidence, demand_by_ids)
+        self.counts.add_evidence(evidence, evidence, by_distance(in_ids(distances, positions)[is_supervised]))
         self.demand_tokens += len(tokens)
 
     def note(self, error: Exception) -> None:

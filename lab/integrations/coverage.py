@@ -28,17 +28,19 @@ class Coverage(NamedTuple):
     is_hybrid: bool = False
 
 
-def read_coverage(config: object) -> Coverage:
+def read_coverage(model: nn.Module) -> Coverage:
     """Read the types of layers as configs of transformers, litgpt and the lab's decoder state them.
 
-    Raises: ConfigError for layers without attention.
+    Raises: ConfigError for a model without attention.
 
     Example:
         >>> from types import SimpleNamespace
-        >>> config = SimpleNamespace(layer_types=["sliding_attention", "linear_attention"], sliding_window=8)
-        >>> read_coverage(config).window
+        >>> model = nn.Linear(1, 1)
+        >>> model.config = SimpleNamespace(layer_types=["sliding_attention", "linear_attention"], sliding_window=8)
+        >>> read_coverage(model).window
         8
     """
+    config = getattr(model, "config", getattr(model, "cfg", None))
     settings = getattr(config, "text_config", config)  # of a model that reads images too
     layers = getattr(settings, "layers", None)  # of the lab's own decoder
 
@@ -54,26 +56,14 @@ def read_coverage(config: object) -> Coverage:
     names = [str(name) for name in types]
     # Layers without attention, and those without positions in the lab's own decoder, reach no distance.
     reaching = [name for name in names if not re.search("linear|conv|mamba|moe|mlp|nope", name)]
-    if not reaching and layers is None:
-        raise ConfigError(f"model.config.layer_types={names[0]}: has no attention layers; use a model that has some")
+    modules = "\n".join({type(module).__name__.lower() for module in model.modules()})
+    has_attention = re.search("^(?!.*rwkv).*(att|mha)", modules, re.MULTILINE)
+    is_recurrent = not has_attention and re.search("[mb]amba|rwkv|lstm|gru|retention", modules)
+    if is_recurrent or not (reaching or layers):
+        name = type(model).__name__
+        raise ConfigError(f"model={name}: has no attention layers, so that no distances are attended; use another")
     is_window = all(re.search("sliding|local|window|1", name) for name in reaching)
     is_chunk = all("chunk" in name for name in reaching)
     is_hybrid = any(re.search("linear|conv|mamba|hybrid", name) for name in names)
     is_replaced = hasattr(settings, "_attn_implementation") and not hasattr(settings, "attention_layers")
     return Coverage(window if is_window else None, chunk if is_chunk else None, is_replaced, is_hybrid)
-
-
-def check_attention(model: nn.Module) -> None:
-    """Reject models of which it is known that they have no causal attention.
-
-    Raises: ConfigError.
-    """
-    name, config = type(model).__name__, getattr(model, "config", None)
-    modules = [type(module).__name__.lower() for module in model.modules()]
-    has_attention = any(re.search("att|mha", module) and "rwkv" not in module for module in modules)
-    if not has_attention and any(re.search("[mb]amba|rwkv|lstm|gru|retention", module) for module in modules):
-        raise ConfigError(f"model={name}: has no attention layers, so that no distances are attended")
-    settings = getattr(config, "text_config", config)
-    has_tokens = not hasattr(settings, "model_type") or hasattr(settings, "vocab_size")  # transformers' own names
-    if getattr(config, "is_encoder_decoder", False) or not has_tokens:
-        raise ConfigError(f"model={name}: must be a causal language model of rows of tokens, without an encoder")

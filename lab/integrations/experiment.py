@@ -14,37 +14,38 @@ eval mode without gradients, from the same random state, on copies of buffers an
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
 
-from lab.core.errors import ConfigError, LabError
-from lab.core.types import IntArray
-from lab.integrations import layout
-from lab.integrations.layout import PADDING, Names
+from lab.core.errors import ConfigError, DataError, LabError
+from lab.integrations.layout import PADDING, Names, find_argument, read_arguments
 from lab.integrations.retrieval import as_evaluated
 
-Verdict = tuple[bool, bool]
-"""Whether a model is causal, and whether it divides documents."""
+
+class CausalityVerdict(NamedTuple):
+    """What the forwards of one form of arguments show."""
+
+    is_causal: bool
+    divides: bool
 
 
-class Experiment:
+class CausalityTest:
     """The verdicts on a model, by form of arguments: their names and dimensions, one row or more, and the kernel.
 
     The recurrent layers of a model that `is_hybrid` see all documents before, which says nothing of its attention.
     """
 
-    def __init__(self, input: str, names: Names, logits: Callable[[Any], Tensor], is_hybrid: bool) -> None:
+    def __init__(self, input: str, names: Names, logits: Callable[[object], Tensor], is_hybrid: bool) -> None:
         self.input, self.names, self.logits, self.is_hybrid = input, names, logits, is_hybrid
-        self.verdicts: dict[tuple[object, ...], Verdict] = {}
+        self.verdicts: dict[tuple[object, ...], CausalityVerdict] = {}
         self.has_run = False
 
-    def examine(self, model: nn.Module, inner: nn.Module, arguments: Mapping[str, Any], n_positional: int) -> bool:
+    def examine(self, model: nn.Module, inner: nn.Module, arguments: Mapping[str, object], n_positional: int) -> bool:
         """Return whether documents are divided with such arguments; run the forwards at the first of each form.
 
         `inner` is the module below wrappers of `model`, whose forward names the arguments, the positional ones first.
@@ -54,18 +55,19 @@ class Experiment:
         """
         config = getattr(inner, "config", None)
         uses_cache = arguments.get("use_cache", getattr(config, "use_cache", None))
-        passed = {(name, describe(value)) for name, value in arguments.items() if value is not None}
+        passed = {(name, describe_argument(value)) for name, value in arguments.items() if value is not None}
         form = (getattr(config, "_attn_implementation", None), uses_cache, frozenset(passed))
         if form not in self.verdicts:
             self.verdicts[form] = self.run(model, inner, dict(arguments), n_positional)
-        is_causal, divides = self.verdicts[form]
-        if not is_causal:
+        if not self.verdicts[form].is_causal:
             rule = "later tokens change earlier outputs; f and g are those of causal models"
             raise ConfigError(f"model={type(inner).__name__}: {rule}")
-        return not uses_cache if self.is_hybrid else divides
+        return not uses_cache if self.is_hybrid else self.verdicts[form].divides
 
-    def run(self, model: nn.Module, inner: nn.Module, arguments: dict[str, Any], n_positional: int) -> Verdict:
-        """Run the forwards."""
+    def run(
+        self, model: nn.Module, inner: nn.Module, arguments: dict[str, object], n_positional: int
+    ) -> CausalityVerdict:
+        """Run the forwards, and compare their outputs."""
         is_sharded = any(
             isinstance(part, (DTensor, FullyShardedDataParallel)) or hasattr(part, "ds_id")  # DeepSpeed's own name
             for part in (*inner.parameters(), *model.modules())
@@ -75,69 +77,68 @@ class Experiment:
             rule = "is sharded, and its first forward did not have these arguments"
             raise ConfigError(f"model={type(inner).__name__}: {rule}; pass the same ones from the first forward on")
         self.has_run = True
+        # FSDP gathers parameters in the forward of its wrapper. That of DDP has calls of all ranks.
+        runner = model if is_sharded else inner
         positional = list(arguments)[:n_positional]
+        outputs = []
 
-        def forward(tokens: Tensor) -> Tensor | None:
+        def forward(tokens: Any) -> None:
             named = {**arguments, self.input: tokens}
             args = [named.pop(name) for name in positional]
-            # FSDP gathers parameters in the forward of its wrapper. That of DDP has calls of all ranks.
-            runs = model if is_sharded else inner
-            return run_once(runs, args, named, self.logits, torch.atleast_2d(tokens).shape)
+            output = run_once(runner, args, named, self.logits, torch.atleast_2d(tokens).shape)
+            if output is not None:
+                outputs.append(output)
 
+        ids = arguments.get(self.input)
         with on_copies(inner, is_sharded):
             try:
-                return self.compare(inner, forward, arguments)
+                documents = self.find_documents(arguments)
+                if (documents == documents[:, :1]).all():
+                    self.lay_out_halves(arguments, documents.shape[1])
+                    documents = self.find_documents(arguments)
+                assert isinstance(ids, Tensor), "checked above"
+                of_first, of_last = select_tokens(documents)
+                low, high = int(ids.min()), int(ids.max())
+                if low == high:
+                    high = abs(low - 1)
+                base = ids.masked_fill(of_first.view(ids.shape), low)
+                forward(base)
+                forward(ids.masked_fill(of_first.view(ids.shape), high))
+                forward(base.masked_fill(of_last.view(ids.shape), high))
             except LabError:
-                for _ in range(3 * is_sharded):  # the other ranks wait
-                    forward(arguments[self.input])
+                for _ in range(3 if is_sharded and isinstance(ids, Tensor) else 0):  # the other ranks wait
+                    forward(ids)
                 raise
             finally:
                 for module in model.modules():
                     if isinstance(module, FSDPModule):
                         module.unshard()  # in case that FSDP's own hook ran before
-
-    def compare(
-        self, model: nn.Module, forward: Callable[[Tensor], Tensor | None], arguments: dict[str, Any]
-    ) -> Verdict:
-        """Choose the tokens that are changed, and compare the outputs.
-
-        Raises: ConfigError, DataError for arguments that leave the layout open.
-        """
-        documents = self.find_documents(arguments)
-        if (documents == documents[:, :1]).all():
-            self.lay_out_halves(arguments, documents.shape[1])
-            documents = self.find_documents(arguments)
-        ids = arguments[self.input]
-        of_first, of_last = (torch.from_numpy(mask).to(ids.device) for mask in select_tokens(documents))
-        low, high = int(ids.min()), int(ids.max())
-        if low == high:
-            high = abs(low - 1)
-        base = ids.masked_fill(of_first.view(ids.shape), low)
-        changed = (ids.masked_fill(of_first.view(ids.shape), high), base.masked_fill(of_last.view(ids.shape), high))
-        outputs = [output for tokens in (base, *changed) if (output := forward(tokens)) is not None]
         if len(outputs) < 3:  # no output by token: the arguments are believed
-            return True, True
+            return CausalityVerdict(True, True)
         first, last = ((output - outputs[0]).abs().amax(-1).nan_to_num() for output in outputs[1:])
-        is_attended = torch.from_numpy(documents != PADDING).to(ids.device)
+        is_attended = documents != PADDING
         effect = relative_change(last, is_attended & (of_last.cumsum(-1) == 0), of_last)
         # Where numbers are rounded, the expert of a token, and so its rounding, may depend on the other tokens.
-        is_rounded = torch.is_autocast_enabled(ids.device.type) or next(model.parameters()).dtype != torch.float32
+        is_rounded = torch.is_autocast_enabled(documents.device.type) or next(inner.parameters()).dtype != torch.float32
         is_causal = effect <= (0.03 if is_rounded else 1e-5)
         # What changes earlier outputs of a causal model is rounding alone.
-        return is_causal, relative_change(first, is_attended & ~of_first, of_first) <= max(1e-5, 4 * effect)
+        return CausalityVerdict(
+            is_causal, relative_change(first, is_attended & ~of_first, of_first) <= max(1e-5, 4 * effect)
+        )
 
-    def find_documents(self, arguments: Mapping[str, Any]) -> IntArray:
+    def find_documents(self, arguments: Mapping[str, object]) -> Tensor:
         """Return the document of each token; int64 (B, T)."""
-        received = layout.read_arguments(self.input, arguments, self.names)
-        layout.copy_to_host(received)
-        return np.broadcast_to(layout.resolve_layout(received)[1], received.tokens.shape)
+        received = read_arguments(self.input, arguments, self.names)
+        if not received.is_known:
+            raise DataError(received.error)
+        return received.documents
 
-    def lay_out_halves(self, arguments: dict[str, Any], size: int) -> None:
+    def lay_out_halves(self, arguments: dict[str, object], size: int) -> None:
         """Lay out rows as two documents, if position ids or boundaries state the documents."""
         half = (size + 1) // 2
-        name, positions = layout.find("positions", arguments, self.names)
-        boundaries = layout.find("boundaries", arguments, self.names)[1]
-        if layout.find("mask", arguments, self.names)[1] is not None:
+        name, positions = find_argument("positions", arguments, self.names)
+        boundaries = find_argument("boundaries", arguments, self.names)[1]
+        if find_argument("mask", arguments, self.names)[1] is not None:
             return
         if positions is not None:
             arguments[name] = (torch.arange(size) % half).to(positions).expand_as(positions)
@@ -147,7 +148,7 @@ class Experiment:
                 arguments[name] = boundaries.new_tensor([0, half, size])
 
 
-def describe(value: object) -> object:
+def describe_argument(value: object) -> object:
     """Return a tensor's dimensions and whether it has several rows, a switch itself, and of others the type."""
     if isinstance(value, Tensor):
         return value.dim(), value.shape[:1] > (1,)
@@ -160,28 +161,32 @@ def relative_change(change: Tensor, of: Tensor, by: Tensor) -> float:
     return others / own if own else others
 
 
-def select_tokens(documents: IntArray) -> tuple[Any, Any]:
+def select_tokens(documents: Tensor) -> tuple[Tensor, Tensor]:
     """Select what is changed: the first of several documents of a row, and the second half of the longest one.
 
     Shapes: int64 (B, T) -> bool (B, T) both.
     Example:
-        >>> first, last = select_tokens(np.array([[-1, 0, 0, 1, 1, 1, 1]]))
-        >>> first.astype(int).tolist(), last.astype(int).tolist()
+        >>> first, last = select_tokens(torch.tensor([[-1, 0, 0, 1, 1, 1, 1]]))
+        >>> first.int().tolist(), last.int().tolist()
         ([[0, 1, 1, 0, 0, 0, 0]], [[0, 0, 0, 0, 0, 1, 1]])
     """
-    of_first, of_last = np.zeros((2, *documents.shape), dtype=np.bool_)
-    for row, own in enumerate(documents):
-        numbers, begins, sizes = np.unique(own[own != PADDING], return_index=True, return_counts=True)
-        if len(numbers) > 1:
-            of_first[row] = own == numbers[begins.argmin()]
-        if len(numbers):
-            longest = np.flatnonzero(own == numbers[sizes.argmax()])
-            of_last[row, longest[len(longest) // 2 :]] = True
+    of_first, of_last = torch.zeros_like(documents, dtype=torch.bool), torch.zeros_like(documents, dtype=torch.bool)
+    for row, numbers in enumerate(documents):
+        attended = numbers[numbers != PADDING]
+        if len(attended):
+            first, longest = attended[0], attended.mode().values  # of several longest ones, the first
+            of_first[row] = (numbers == first) & (attended != first).any()
+            indices = (numbers == longest).nonzero()[:, 0]
+            of_last[row, indices[len(indices) // 2 :]] = True
     return of_first, of_last
 
 
 def run_once(
-    model: nn.Module, args: list[Any], named: dict[str, Any], logits: Callable[[Any], Tensor], shape: torch.Size
+    model: nn.Module,
+    args: list[object],
+    named: dict[str, object],
+    logits: Callable[[object], Tensor],
+    shape: torch.Size,
 ) -> Tensor | None:
     """Run a forward in eval mode; return its logits, or without any the output of the last module.
 
@@ -191,7 +196,7 @@ def run_once(
     """
     last: Tensor | None = None
 
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
+    def keep(module: nn.Module, args: object, output: object) -> None:
         nonlocal last
         if isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 2 and output.shape[:2] == shape:
             last = output[..., :: 1 + output.shape[-1] // 64].float().flatten(2).clone()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -33,14 +33,20 @@ from lab.integrations.tokenizer_adapter import TokenizerAdapter
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, NoRoom, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
-from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
+from lab.probe.needles import write_filler
 from lab.probe.reach import reach
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
-Test = tuple[int, float, float]
-"""Of one test: its distance, whether its number is retrieved, 0 or 1, and the number's log-probability in nats."""
 Built = TypeVar("Built")
+
+
+class Test(NamedTuple):
+    """The result of a test: `score` is 1 if its number is retrieved, else 0, `log_prob` the number's in nats."""
+
+    distance: int
+    score: float
+    log_prob: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +63,6 @@ class Arguments(Section):
     """Share of tests that reach asks for."""
     seed: Seed
     """Seed of the tests."""
-
-    def rules(self) -> Iterator[str]:
-        """Reject an empty list of distances."""
-        if self.distances == ():
-            yield self.format_error("distances", "must have one; leave it out for 14")
-
-
-COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
 
 
 def read_tokenizer(tokenizer: Any) -> Tokenizer:
@@ -98,15 +96,17 @@ def build_tests(
 
     Raises: ConfigError, DataError.
     """
-    given = {"window": window, "tests": tests, "distances": distances, "threshold": threshold, "seed": seed}
     if isinstance(distances, Iterable):  # a range and an array too
-        given["distances"] = [*distances]
+        distances = [*distances]
+    given = {"window": window, "tests": tests, "distances": distances, "threshold": threshold, "seed": seed}
     arguments = validated(Arguments, given)
+    if arguments.distances == ():
+        raise ConfigError("distances=[]: must have one; omit it for 14")
     config = ProbeConfig(distance_tests=arguments.tests, seed=arguments.seed, distances=arguments.distances)
     # Errors name the haystack by the caller's argument.
     source: str | None = "haystack"
     if haystack is None:
-        haystack, source = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS), None
+        haystack, source = write_filler(Synthetic()), None
     own = read_tokenizer(tokenizer)
     try:
         return DistanceProbe(config, own, haystack, window=window, stop_id=None, source=source, question=question)
@@ -164,8 +164,7 @@ def run_tests(probe: DistanceProbe, logits: Logits) -> list[Test]:
         chosen = own[start : start + at_once]
         cases = build_together(lambda: [probe.case(*tests[index]) for index in chosen or (0,)])  # noqa: B023
         scores[list(chosen)] = score_answers(logits, cases, probe.budget)[: len(chosen)]
-    totals = sum_over_ranks(scores).tolist()
-    return [(distance, found, log_prob) for (distance, _), (found, log_prob) in zip(tests, totals, strict=True)]
+    return [Test(distance, *row) for (distance, _), row in zip(tests, sum_over_ranks(scores).tolist(), strict=True)]
 
 
 def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -> FloatArray:
@@ -189,13 +188,13 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
 
 def tabulate(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     """Write a row for each distance, with exact limits; `attrs` has the retrieval range with its limits."""
-    results, rows = [], []
-    for distance, group in pd.DataFrame(tests, columns=["distance", "score", "log_prob"]).groupby("distance"):
+    results, log_probs = [], []
+    for distance, group in pd.DataFrame(tests, columns=Test._fields).groupby("distance"):
         n, passed = len(group), int(group["score"].sum())
-        result = LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE))
-        results.append(result)
-        rows.append((result.length, n, result.accuracy, result.low, result.high, group["log_prob"].mean()))
-    table = pd.DataFrame(rows, columns=list(COLUMNS[:-2]))
+        results.append(LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE)))
+        log_probs.append(group["log_prob"].mean())
+    rows = [(result.length, result.tests, result.accuracy, result.low, result.high) for result in results]
+    table = pd.DataFrame(rows, columns=["distance", "n", "score", "low", "high"]).assign(log_prob=log_probs)
     table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": CONFIDENCE}
     return table
 

@@ -25,14 +25,11 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data.encoding import inside_text
 from lab.integrations import layout, retrieval
 from lab.integrations.counter import LOG, Counter
-from lab.integrations.coverage import Coverage, check_attention, read_coverage
-from lab.integrations.experiment import Experiment
+from lab.integrations.coverage import Coverage, read_coverage
+from lab.integrations.experiment import CausalityTest
 from lab.integrations.hook import Hook
-from lab.integrations.layout import Names, Received
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
-
-REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
 
 
 class Watcher:
@@ -73,25 +70,29 @@ class Watcher:
         self.parameters = inspect.signature(self.inner.forward).parameters
         self.input = input
         takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
-        options = {"positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
-        given = {option: name for option, name in options.items() if name is not None}
-        for option, name in {"input": input, **given}.items():
-            if name not in self.parameters and not takes_any:
+        options = {"input": input, "positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
+        for option, name in options.items():
+            if name is not None and name not in self.parameters and not takes_any:
                 names = ", ".join(self.parameters)
                 raise ConfigError(f"{option}={name}: is no argument of the model's forward; use one of: {names}")
-        self.names: Names = layout.NAMES | {option: (name,) for option, name in given.items()}
+        self.names: layout.Names = {
+            "positions": (positions or "position_ids",),
+            "targets": (targets,) if targets else ("targets", "shift_labels", "labels"),
+            "boundaries": (boundaries,) if boundaries else ("cu_seq_lens_q", "cu_seqlens"),
+            "mask": (mask or "attention_mask",),
+        }
         if tokenizer is not None:
             inside_text(retrieval.read_tokenizer(tokenizer))
-        check_attention(self.inner)
-        coverage = read_coverage(getattr(self.inner, "config", getattr(self.inner, "cfg", None)))
+        coverage = read_coverage(self.inner)
         if sliding_window or attention_chunk_size:
             coverage = Coverage(sliding_window, attention_chunk_size)
-        self.experiment = Experiment(input, self.names, logits, coverage.is_hybrid)
+        self.experiment = CausalityTest(input, self.names, logits, coverage.is_hybrid)
         self.demand_every = demand_every
         self.take_logits, self.haystack = logits, haystack
         self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
         self.forwards = self.forwards_in_eval = 0
-        self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
+        # Inputs by which the second forward of activation checkpointing is recognised.
+        self.recent: deque[tuple[int, int]] = deque(maxlen=256)
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
     # torch.compile cannot trace queues, threads and data pointers: the hook runs outside of compiled code.
@@ -111,9 +112,7 @@ class Watcher:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
             if not self.is_repeated(arguments.get(self.input)):
                 divides = self.experiment.examine(self.model, self.inner, arguments, len(args))
-                received = layout.read_arguments(self.input, arguments, self.names)
-                received.divides = divides
-                self.enqueue(received)
+                self.enqueue(layout.read_arguments(self.input, arguments, self.names), divides)
         # Any error: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
@@ -130,11 +129,11 @@ class Watcher:
         self.recent.append(key)
         return False
 
-    def enqueue(self, received: Received) -> None:
-        """Copy the arguments to the host for the thread."""
+    def enqueue(self, received: layout.Received, divides: bool) -> None:
+        """Copy what was received to the host for the thread."""
+        received.divides = divides
         if self.forwards % self.demand_every or self.counter.is_behind:
-            # f needs the shape of the ids alone, which a tensor without memory keeps.
-            received.tokens, received.targets = received.tokens.to("meta"), None
+            received.tokens = received.targets = None
         self.forwards += 1
         layout.copy_to_host(received)
         self.counter.add(received)
@@ -196,7 +195,7 @@ class Watcher:
             if retrieval.ranks()[1] > 1 and not isinstance(error, retrieval.ProbeStopped):
                 raise
             LOG.warning("no probe: %s", first_line(error))
-            table = pd.DataFrame(columns=list(retrieval.COLUMNS[:-2]), dtype=np.int64)
+            table = pd.DataFrame(columns=["distance", "n", "score", "low", "high", "log_prob"], dtype=np.int64)
         f, g, half = total.frequency(), total.g(), self.window // 2
         table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
         # Plain numbers, which files of tables can hold.
@@ -235,12 +234,11 @@ class Watcher:
     def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
         """Run the model; return at least the logits of the last `n` tokens."""
         assert self.model is not None, "open"
-        options: dict[str, Any] = {self.input: tokens.to(next(self.model.parameters()).device)}
+        options: dict[str, object] = {self.input: tokens.to(next(self.model.parameters()).device)}
         # Arguments of transformers. All logits of a long prompt and a large vocabulary would take gigabytes.
-        if "use_cache" in self.parameters:
-            options["use_cache"] = False
-        if "logits_to_keep" in self.parameters:
-            options["logits_to_keep"] = n
+        for name, value in {"use_cache": False, "logits_to_keep": n}.items():
+            if name in self.parameters:
+                options[name] = value
         try:
             return self.take_logits(self.model(**options))
         except IndexError as error:
@@ -261,7 +259,7 @@ class Watcher:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of all ranks, the same on each; a collective call."""
-        return self.total(reduce=True).to_dict() | {"incomplete": self.incomplete}
+        return {**self.total(reduce=True).to_dict(), "incomplete": self.incomplete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved counts, on any number of ranks; the first rank keeps them. Without any, print a line.

@@ -1,1 +1,1 @@
-"""The decoder, its attention and loss, generation and the training step."""
+"""The decoder: attention, loss, sharding and generation; Hugging Face folders in and out."""

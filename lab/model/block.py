@@ -45,13 +45,10 @@ class Attention(nn.Module):
         Shapes: returns that of q.
         """
         context = layout.context
-        if context is None:
-            return self.attend_local(q, k, v, layout, cache)
-        q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
-        return context.to_tokens(self.attend_local(q, k, v, layout, cache))
-
-    def attend_local(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
+        if context is not None:
+            q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
+        out = attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
+        return out if context is None else context.to_tokens(out)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
@@ -99,21 +96,19 @@ class Block(nn.Module):
         n_queries = layout.q_pos.shape[-1]
         attention = self.attention
         before, after = Block.before, Block.after
-        rotates = False
         if self.graphs is not None and layout.segments is not None and torch.is_grad_enabled():
             before, after = self.graphs
             # Ranks of a context group exchange unrotated heads between the graphs: rotation needs the full row.
-            rotates = layout.context is None and rotates_in_graph(attention.backend, layout)
-        if not rotates:
-            # No name refers to queries, keys and values, so that they are freed before the feed-forward layer.
-            return after(self, x_BTD, attention.attend(*before(self, x_BTD, n_queries), layout, cache))
-        rotation = layout.q_rotations[0]
-        factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
-        heads = before(self, x_BTD, n_queries, rotation, factor)
-        with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
-            out = CAUSAL_KERNELS[attention.backend](*heads, layout.segments, layout.window)
-        del heads
-        return after(self, x_BTD, out)
+            if layout.context is None and rotates_in_graph(attention.backend, layout):
+                rotation = layout.q_rotations[0]
+                factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
+                heads = before(self, x_BTD, n_queries, rotation, factor)
+                with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
+                    out = CAUSAL_KERNELS[attention.backend](*heads, layout.segments, layout.window)
+                del heads  # before the feed-forward layer
+                return after(self, x_BTD, out)
+        # No name refers to queries, keys and values, so that they are freed too.
+        return after(self, x_BTD, attention.attend(*before(self, x_BTD, n_queries), layout, cache))
 
     def before(
         self, x_BTD: Tensor, n_queries: int, rotation: Rotation | None = None, factor: Tensor | None = None

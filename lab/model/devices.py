@@ -35,8 +35,6 @@ from lab.core.errors import ConfigError
 from lab.core.startup import SIGNALS
 
 DRIVER = Path("/proc/driver/nvidia/version")
-OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
-LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 # dense bf16 tensor operations per second, from the vendors' data sheets
 PEAK_FLOPS = {
     "A100": 312e12,
@@ -63,7 +61,8 @@ def describe_driver() -> str:
     if DRIVER.exists() and (version := re.search(r"Kernel Module.*? (\d[\d.]+)", DRIVER.read_text())):
         driver = version[1]
     built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda} and the driver is {driver}"
-    return f"{built}; CUDA 13 needs a driver from 580 on, older ones torch by --index-url {OLDER_CUDA}"
+    index = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
+    return f"{built}; CUDA 13 needs a driver from 580 on, older ones torch by --index-url {index}"
 
 
 def total_memory(device: torch.device) -> int:
@@ -219,7 +218,8 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        is_large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
+        # With fewer multiplications the overhead of oneDNN exceeds what it saves, measured.
+        is_large = input.numel() * self.weight.shape[0] >= 1 << 20
         # Graphs, and tensors of FSDP and of the memory tracker, need operators that torch knows how to trace.
         is_eager = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
         if is_large and is_eager and takes_onednn(input):

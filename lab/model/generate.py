@@ -21,11 +21,8 @@ from lab.model.huggingface.foreign import AnyDecoder, Foreign, ForeignCache
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU
-FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
-CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
 LEAST_SHARE = 0.25  # of a prompt that all must share: reading a shorter prefix separately costs more than it saves
-KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
 
 
 @torch.no_grad()
@@ -76,9 +73,10 @@ def count_fitting_rows(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
         return max(1, CACHE_BYTES // n_bytes)
     # What torch has reserved and does not use is free for the cache too, though the driver does not report it as free.
     unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
+    # Half of the free memory is left to activations and fragments.
     free = torch.cuda.mem_get_info(weight.device)[0] + unused
     # A batch takes the same number of steps for any number of rows: equal batches leave no small one at the end.
-    n_batches = math.ceil(n_rows / max(1, int(FREE_FRAC * free) // n_bytes))
+    n_batches = math.ceil(n_rows / max(1, free // 2 // n_bytes))
     return math.ceil(n_rows / n_batches)
 
 
@@ -95,7 +93,7 @@ def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) 
     if isinstance(cache, KeyCache):
         most_tokens = ACTIVATION_BYTES // bytes_per_token(model)
         if devices.kind(prompts.device) == "cpu":
-            most_tokens = min(most_tokens, CPU_TOKENS)
+            most_tokens = min(most_tokens, 4096)  # more tokens of several rows exceed a CPU's caches
         step = max(1, most_tokens // (n_tokens - prefix))
     logits = []
     for row in range(0, n_rows, step):
@@ -189,8 +187,8 @@ def decode(
             running = torch.zeros_like(running).index_fill(0, indices, True)
         if not len(indices):
             break
-        # Dropping rows copies the cache of the others, so that it waits until enough have ended.
-        if len(indices) <= KEPT_FRAC * len(rows):
+        # Dropping rows copies the cache of the others, so that it waits until a quarter have ended.
+        if len(indices) <= 0.75 * len(rows):
             cache.compact(indices)
             rows, running, token = rows[indices], running[indices], token[indices]
         if prompts.shape[1] + number == switch:

@@ -18,8 +18,6 @@ from torch.nn import functional
 from lab.core.types import IGNORE
 from lab.model import devices
 
-CPU_ROWS = 64  # whose logits stay in a processor's caches from the softmax to the gradient
-
 
 def chunk_tokens(n_vocab: int) -> int:
     """Return how many tokens' logits exist at a time."""
@@ -94,7 +92,7 @@ def chunk_terms(
     columns = targets.clamp_min(0)[:, None]  # IGNORE is no column; the weight of its row is 0
     rows, grads = len(logits), logits
     if devices.kind(logits.device) == "cpu":  # the gradient replaces the logits
-        rows = CPU_ROWS
+        rows = 64  # whose logits stay in a processor's caches from the softmax to the gradient
     else:  # within a graph, which overwrites none of its inputs
         grads = torch.empty_like(logits)
     chosen = []

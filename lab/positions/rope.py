@@ -23,9 +23,6 @@ from typing import Literal
 from lab.positions.method import Band, Distance, FrequencyMethod, Tensor, differences, identity
 from lab.positions.regions import Far
 
-FACTOR = 0.0424  # of the fit for the base
-EXPONENT = 1.628
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rope(FrequencyMethod):
@@ -69,7 +66,7 @@ def longest_context(theta: float) -> int:
         >>> longest_context(10_000), longest_context(500_000)
         (1995, 22066)
     """
-    return int((theta / FACTOR) ** (1 / EXPONENT))
+    return int((theta / 0.0424) ** (1 / 1.628))
 
 
 def base_warning(theta: float, window: int) -> str | None:
@@ -80,5 +77,5 @@ def base_warning(theta: float, window: int) -> str | None:
         return None
     return (
         f"model.theta={theta:g}: serves {longest:,} tokens (arXiv:2405.14591), the window is {window:,}, so that "
-        f"effective context may fall short because of the base alone; {FACTOR * window**EXPONENT:,.0f} would serve it"
+        f"effective context may fall short because of the base alone; {0.0424 * window**1.628:,.0f} would serve it"
     )

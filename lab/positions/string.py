@@ -23,8 +23,6 @@ from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
-# On the logits. The released factor is on cos and sin, which enter them through the query and through the key.
-RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2
 WINDOW = 128  # W of all models in the paper
 
 
@@ -55,7 +53,8 @@ class String(Distance):
 
     @property
     def constant_factor(self) -> float:
-        return RELEASED_FACTOR if self.released_scaling else 1.0
+        # On the logits. The released factor is on cos and sin, which enter them through the query and through the key.
+        return (0.1 * math.log(2) + 1) ** 2 if self.released_scaling else 1.0
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Reduce the distances from S on by S - W: (Tq,), (Tk,) -> float64 (Tq, Tk)."""

@@ -49,8 +49,6 @@ from lab.core.schema import MOST, Positive, PositiveFloat
 from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 
-LEAST_RAMP = 0.001  # width of a ramp whose ends coincide, as in transformers
-
 
 @dataclass(frozen=True, kw_only=True)
 class Parts(FrequencyMethod):
@@ -101,9 +99,9 @@ class Parts(FrequencyMethod):
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
-        # The ramp divides by high - low.
+        # The ramp divides by high - low. transformers has this width where its ends coincide.
         if low == high:
-            high += LEAST_RAMP
+            high += 0.001
         return low, high
 
 

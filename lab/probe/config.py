@@ -8,14 +8,8 @@ from annotated_types import Ge, Le
 
 from lab.core.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
-NEEDLES, DIGITS = 4, 6  # arXiv:2410.18745, section 3; the released script has no others
-BUDGET, RELEASED_BUDGET = 64, 128  # tokens of an answer, in the lab's protocol and in the released script's
-RELEASED = {"answer_budget": RELEASED_BUDGET, "needles": NEEDLES, "digits": DIGITS}
 ProtocolName = Literal["ours", "released", "released_llama31"]
-BATCHES = {"cpu": 64, "cuda": 1024}  # tests that generate together without batch, by the kind of device
-DISTANCES = 14  # of the one-number test without distance_points
-LIMIT_WINDOWS = 4  # longest probe without max_length
-STEP, STEPS = 128, 16  # longest step that is not set, and steps of the window below it
+RELEASED_BUDGET = 128  # tokens of an answer in the released script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +23,7 @@ class ProbeSection(Section):
     """Consumed tokens between probes. Default: the run probes only at its end."""
     tests: Tests = 500
     """Tests at each length."""
-    step: Length = STEP
+    step: Length = 128
     """Step of the lengths, in tokens; the first is the first multiple with room for a test. Default: a sixteenth of the
     window, 128 at most."""
     max_length: Length | None = None
@@ -61,15 +55,15 @@ class ProbeSection(Section):
         if self.max_length is not None and self.max_length < self.step:
             yield self.format_error("max_length", f"must be >= step={self.step}; lower step or raise max_length")
         if self.distance_points is not None and not self.distance_tests:
-            yield self.format_error("distance_points", "would be ignored; leave it out, or raise distance_tests")
-        for name, size in RELEASED.items() if self.protocol != "ours" else ():
-            if getattr(self, name, None) not in (None, size):
-                rule = f"must be {size} in the {self.protocol} protocol; leave it out or use protocol: ours"
+            yield self.format_error("distance_points", "would be ignored; omit it, or raise distance_tests")
+        for name, size in {"answer_budget": RELEASED_BUDGET, "needles": 4, "digits": 6}.items():
+            if self.protocol != "ours" and getattr(self, name, None) not in (None, size):
+                rule = f"must be {size} in the {self.protocol} protocol; omit it or use protocol: ours"
                 yield self.format_error(name, rule)
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject more numbers than a test has, and a corpus without held-out text that the probe needs."""
-        needles = run.probe_settings({}).get("needles", NEEDLES)
+        needles = run.probe_settings({}).get("needles", 4)
         if self.required > needles:
             yield run.format_error("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         if run.data.held_out_frac == 0 and self.needs_held_out(run.data):
@@ -82,10 +76,10 @@ class ProbeSection(Section):
 
     @property
     def budget(self) -> int:
-        return self.answer_budget or (BUDGET if self.protocol == "ours" else RELEASED_BUDGET)
+        return self.answer_budget or (64 if self.protocol == "ours" else RELEASED_BUDGET)
 
     def rows(self, device: str) -> int:
-        return self.batch or BATCHES.get(device, BATCHES["cuda"])
+        return self.batch or (64 if device == "cpu" else 1024)
 
     def lengths(self, shortest: int, window: int) -> list[int]:
         """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
@@ -94,7 +88,7 @@ class ProbeSection(Section):
         return list(range(first, longest + 1, self.step))
 
     def longest(self, window: int) -> int:
-        return self.max_length or LIMIT_WINDOWS * window
+        return self.max_length or 4 * window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +97,9 @@ class ProbeConfig(ProbeSection):
 
     seed: Seed = 0
     """Seed of the tests, independent of run.seed, so that results of runs with different seeds are paired."""
-    needles: Annotated[int, Ge(1), Le(16)] = NEEDLES
+    needles: Annotated[int, Ge(1), Le(16)] = 4
     """Numbers hidden in each test. Default: the number that the synthetic corpus states, else 4."""
-    digits: Annotated[int, Ge(2), Le(9)] = DIGITS
+    digits: Annotated[int, Ge(2), Le(9)] = 6
     """Digits of each number. Default: those of the synthetic corpus, else 6."""
     distances: tuple[Length, ...] | None = None
     """Distances to test, in tokens, rising. Default: `distance_points` of them."""
@@ -116,6 +110,6 @@ class ProbeConfig(ProbeSection):
         if self.required > self.needles:
             yield self.format_error("required", f"must be <= needles={self.needles}; lower required")
         if self.distances is not None and self.distance_points is not None:
-            yield self.format_error("distance_points", "would be ignored; leave it or distances out")
+            yield self.format_error("distance_points", "would be ignored; omit it or distances")
         if list(self.distances or ()) != sorted(set(self.distances or ())):
             yield self.format_error("distances", "must rise; sort them and keep each once")

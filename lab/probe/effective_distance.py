@@ -19,6 +19,7 @@ distance at which retrieval accuracy is at least a threshold (lab.probe.reach).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,15 +33,11 @@ from lab.data.encoding import inside_text
 from lab.data.tokenizer import special_ends
 from lab.positions import Distance
 from lab.probe import needles
-from lab.probe.config import DISTANCES
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
 from lab.probe.probe import Probe, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
-STREAM = 1  # of random numbers, so that a distance samples others than a four-needle test of the same length
-# The first of equally spaced distances is this part of the window. Nearer numbers test other things than reach.
-NEAR = 4
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 QUESTION = synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
@@ -53,7 +50,7 @@ class EncodedNumber(NamedTuple):
     """
 
     needle: list[int]
-    place: int
+    offset: int
     answer: list[int]
     scored: list[int]
     tail: list[int]
@@ -61,7 +58,7 @@ class EncodedNumber(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Tokens of the needle before its number's first and after it, of the answer, and of the prompt's end."""
-        return self.place, len(self.needle) - 1 - self.place, len(self.answer), len(self.tail)
+        return self.offset, len(self.needle) - 1 - self.offset, len(self.answer), len(self.tail)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,23 +91,22 @@ class DistanceProbe(Probe[OneNumberCase]):
         """
         config, tokenizer = self.config, self.tokenizer
         (number,) = synthetic.sample_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        needles.check_spelling(
-            tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
-        )
+        passes = partial(starts_with_number, number=number)
+        needles.check_encoding(tokenizer, synthetic.answer([number]), [number], passes)
         numbers = synthetic.sample_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
         samples = [self.encode_number(number) for number in numbers]
         leads = {tuple(sample.answer[: sample.scored[0]]) for sample in samples}
-        place, after, answer, tail = np.max([sample.sizes for sample in samples], axis=0).tolist()
+        before, after, answer, tail = np.max([sample.sizes for sample in samples], axis=0).tolist()
         # Tokens that begin every answer move to the prompt. If they differ, the prompt would depend on the number.
         if len(leads) == 1:
             self.lead = len(leads.pop())
         self.head = special_ends(tokenizer)[0]
         self.tail = self.encode_number(numbers[0]).tail
         self.budget = answer - self.lead
-        self.longest = (place, after, self.budget, tail + self.lead)
+        self.longest = (before, after, self.budget, tail + self.lead)
         self.prompt_tokens = self.window - self.budget
-        self.reachable = range(tail + self.lead + after, self.prompt_tokens - len(self.head) - place)
+        self.reachable = range(tail + self.lead + after, self.prompt_tokens - len(self.head) - before)
         self.required = 1
         self.tests = config.distance_tests
         self.distances = self.choose_distances()
@@ -135,8 +131,9 @@ class DistanceProbe(Probe[OneNumberCase]):
             )
         if config.distances is not None:
             return list(config.distances)
-        first = min(max(reachable[0], self.window // NEAR), reachable[-1])
-        points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
+        # Nearer numbers than a quarter of the window test other things than reach.
+        first = min(max(reachable[0], self.window // 4), reachable[-1])
+        points = np.linspace(first, reachable[-1], config.distance_points or 14)
         # Small windows have fewer distances than points: equal ones are tested once.
         return np.unique(points.round().astype(int)).tolist()
 
@@ -153,11 +150,12 @@ class DistanceProbe(Probe[OneNumberCase]):
         return EncodedNumber(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:
-        """Draw one test of a distance; its needle is at the beginning of a word.
+        """Sample one test of a distance; its needle is at the beginning of a word.
 
         Raises: DataError for an empty haystack.
         """
-        generator = np.random.default_rng([self.config.seed, distance, test, STREAM])
+        # The last number distinguishes this stream from that of a four-needle test of the same length.
+        generator = np.random.default_rng([self.config.seed, distance, test, 1])
         number, encoded = self.sample_number(generator)
         _, after, _, tail = encoded.sizes
         n_hay = self.prompt_tokens - len(self.head) - len(encoded.needle) - tail
@@ -167,12 +165,12 @@ class DistanceProbe(Probe[OneNumberCase]):
         shifts = words - before
         shifts = shifts[(shifts >= 0) & (shifts <= SPARE_TOKENS)]
         skipped = int(shifts[0]) if len(shifts) else 0
-        parts = self.head, [(encoded.needle, encoded.place)], encoded.tail
-        drawn = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
-        return OneNumberCase(**vars(drawn), encoded=encoded)
+        parts = self.head, [(encoded.needle, encoded.offset)], encoded.tail
+        case = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
+        return OneNumberCase(**vars(case), encoded=encoded)
 
     def sample_number(self, generator: np.random.Generator) -> tuple[str, EncodedNumber]:
-        """Draw a number that is no longer in tokens than the sample's longest."""
+        """Sample a number that is no longer in tokens than the longest of the first ones."""
         while True:
             (number,) = synthetic.sample_numbers(generator, 1, self.config.digits)
             encoded = self.encode_number(number)

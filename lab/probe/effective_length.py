@@ -7,6 +7,7 @@ outcome is a function of (model, seed, length) alone: test k of a length is samp
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,6 @@ from lab.probe.limits import LengthResult
 from lab.probe.needles import NeedleCase, hash_text
 from lab.probe.probe import Probe, Worker
 from lab.probe.reach import effective_lengths
-
-SPELLED = 16  # numbers that a tokenizer must decode unchanged
-AT_ONCE = 4  # lengths that several ranks divide; of more, those with the longest prompts would be waited for
 
 
 @dataclass(eq=False, repr=False)
@@ -44,9 +42,9 @@ class NeedleProbe(Probe[NeedleCase]):
         self.tests = config.tests
         self.budget, self.required = config.budget, config.required
         self.protocol = select_protocol(config)
-        numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
-        passes = lambda text: self.protocol.count_found(text, numbers) == SPELLED  # noqa: E731
-        needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
+        numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), 16, config.digits)
+        passes = lambda text: self.protocol.count_found(text, numbers) == len(numbers)  # noqa: E731
+        needles.check_encoding(tokenizer, synthetic.answer(numbers), numbers, passes)
         errors = []
         tokens = count_answer_tokens(config, tokenizer)
         if config.budget < tokens:
@@ -68,12 +66,13 @@ class NeedleProbe(Probe[NeedleCase]):
         needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
-        drawn: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
-        return drawn
+        case: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
+        return case
 
     def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
-        at_once = 1 if self.config.max_length is None else min(AT_ONCE, worker.world_size)
+        # Ranks divide the tests of 4 lengths. Of more, those with the longest prompts would be waited for.
+        at_once = 1 if self.config.max_length is None else min(4, worker.world_size)
         for start in range(0, len(self.lengths), at_once):
             results = self.run_together(model, self.lengths[start : start + at_once], worker)
             yield from results
@@ -92,20 +91,19 @@ class NeedleProbe(Probe[NeedleCase]):
     def score_answers(self, model: Any, batch: Sequence[tuple[Any, NeedleCase, str]]) -> Iterator[tuple[Any, Row]]:
         """Count the numbers in each answer."""
         for test, case, answer in batch:
-            yield test, self.score_answer(case, answer)
-
-    def score_answer(self, case: NeedleCase, answer: str) -> Row:
-        """Return the record of a test: its case, its answer, and how many of its numbers the answer contains."""
-        found_each = [self.protocol.count_found(answer, [number]) == 1 for number in case.numbers]
-        return {
-            "prompt_hash": case.prompt_hash,
-            "numbers": case.numbers,
-            "depths": [round(depth, 6) for depth in case.depths],
-            "distances": case.distances,
-            "answer": answer,
-            "found": sum(found_each),
-            "found_each": found_each,
-        }
+            found_each = [self.protocol.count_found(answer, [number]) == 1 for number in case.numbers]
+            yield (
+                test,
+                {
+                    "prompt_hash": case.prompt_hash,
+                    "numbers": case.numbers,
+                    "depths": [round(depth, 6) for depth in case.depths],
+                    "distances": case.distances,
+                    "answer": answer,
+                    "found": sum(found_each),
+                    "found_each": found_each,
+                },
+            )
 
     def describe_tests(self) -> Row:
         """Return the properties of the tests, apart from their lengths."""
@@ -135,7 +133,6 @@ class NeedleProbe(Probe[NeedleCase]):
             "low": result.low,
             "high": result.high,
             "confidence": CONFIDENCE,
-            "verdict": "pass" if result.accuracy >= self.config.threshold else "fail",
             "n": result.tests,
             "score": result.accuracy,
             "f": f_at(counts, result.length),
@@ -154,7 +151,6 @@ class NeedleProbe(Probe[NeedleCase]):
             **values,
             "f_at_effective_length": None if length is None else f_at(counts, int(length)),
             "confidence": CONFIDENCE,
-            "thresholds": [values],
             "tests": sum(result.tests for result in results),
             **self.describe_tests(),
             "seconds": round(sum(seconds), 3) if seconds else None,
@@ -172,6 +168,6 @@ def set_answer_budget(config: ProbeConfig, tokenizer: Tokenizer) -> ProbeConfig:
     return replace(config, answer_budget=max(config.budget, count_answer_tokens(config, tokenizer)))
 
 
-def select_protocol(config: ProbeConfig) -> Any:
-    """Choose the module that draws a protocol's tests and counts what an answer has found."""
+def select_protocol(config: ProbeConfig) -> ModuleType:
+    """Choose the module that samples a protocol's tests and counts the numbers that an answer has."""
     return needles if config.protocol == "ours" else released_needles

@@ -30,9 +30,6 @@ SUMMARY = "fresh numbers, depths and haystack in every test, exact length with t
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
 DEPTH_RANGE = 0.99  # needles are in the first 99% of the haystack, one in each equal part, as in the released script
 CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubled until it does
-FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered from 0
-FILLER_TOKENS = 50_000
-HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
 NUMBER, NOT_DIGITS = re.compile("[0-9]+"), re.compile("[^0-9]")
 # of groups of digits, also in LaTeX, the last of three: 770,487 or 770{,}487 or, in India, 7,70,487
@@ -46,7 +43,7 @@ UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}(?:{'|'.join(SEPARATORS)}))*
 LIST_MARK = re.compile(r"^\W*(?:[a-z]+ (?=[0-9]+\W*:))?[0-9]{1,2}[*_]*[.:)\]]\W*\s", re.MULTILINE | re.IGNORECASE)
 """Such as "1. ", "**(2)** " or "Step 1: "."""
 
-Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
+PromptParts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 """Parts of a prompt around the haystack: the head, each number's needle with the number's index in it, the tail."""
 
 
@@ -63,15 +60,20 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
-        return data.corpus.filler(FILLER_INDEX, FILLER_TOKENS)
+        return write_filler(data.corpus)
     parts = []
     tokens = 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
         parts.append(tokenizer.decode(document.tolist()))
         tokens += len(document)
-        if tokens >= HELD_OUT_TOKENS:
+        if tokens >= 2_000_000:
             break
     return "\n".join(parts)
+
+
+def write_filler(corpus: Synthetic) -> str:
+    """Generate a haystack that is no document of the corpus, whose documents are numbered from 0."""
+    return corpus.filler(2**40, 50_000)
 
 
 def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longest: int) -> str | None:
@@ -140,7 +142,7 @@ def make_case(
     digits: int = 6,
     needles: int = 4,
 ) -> NeedleCase:
-    """Draw one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
+    """Sample one test of exactly `length` tokens, of which the last `answer_budget` are left for the answer.
 
     Needle k is at a uniformly sampled word boundary of the k-th of `needles` equal parts of the haystack's first 99%.
     The haystack is read from a random index on and starts again after its end.
@@ -157,28 +159,28 @@ def make_case(
             f"{fixed} tokens; use {fixed + needles} or more"
         )
     hay, boundaries = cut_haystack(inside_text(tokenizer), haystack, n_hay, generator)
-    places = sample_positions(boundaries, n_hay, needles, generator)
-    return compose(numbers, hay, places, (head, planted, tail))
+    indices = sample_positions(boundaries, n_hay, needles, generator)
+    return compose(numbers, hay, indices, (head, planted, tail))
 
 
-def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts) -> NeedleCase:
-    """Put each number's needle at its place in the haystack, between the beginning and the end of the prompt.
+def compose(numbers: list[str], hay: list[int], indices: list[int], parts: PromptParts) -> NeedleCase:
+    """Put each number's needle at its index in the haystack, between the beginning and the end of the prompt.
 
-    Units: `places` are indices of the haystack's tokens; `parts` are those of `fixed_parts`.
+    Units: `indices` are those of the haystack's tokens; `parts` are those of `fixed_parts`.
     """
     head, planted, tail = parts
     prompt = list(head)
     starts, depths = [], []
-    for (begin, place), (ids, first) in zip(itertools.pairwise([0, *places]), planted, strict=True):
-        prompt += hay[begin:place]
+    for (begin, index), (ids, first) in zip(itertools.pairwise([0, *indices]), planted, strict=True):
+        prompt += hay[begin:index]
         starts.append(len(prompt) + first)
-        depths.append(place / max(1, len(hay)))
+        depths.append(index / max(1, len(hay)))
         prompt += ids
-    prompt += hay[places[-1] :] + tail
+    prompt += hay[indices[-1] :] + tail
     return NeedleCase(prompt, numbers, depths, (len(prompt) - 1 - np.array(starts)).tolist())
 
 
-def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
+def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> PromptParts:
     """Encode the parts of every case around the haystack: the task line, a needle for each number, the question."""
     planted = [encode_needle(tokenizer, number) for number in numbers]
     end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
@@ -289,25 +291,25 @@ def next_word(text: str, start: int) -> int:
 
 
 def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
-    """Draw one place in each part of the haystack: a word boundary where the part has one, else any token."""
+    """Sample one index in each part of the haystack: a word boundary if the part has one, else any token."""
     edges = np.ceil(np.arange(needles + 1) * DEPTH_RANGE / needles * n_hay).astype(int)
-    places = []
+    indices = []
     for low, high in itertools.pairwise(edges):
         choices = boundaries[(boundaries >= low) & (boundaries < high)]
         if not len(choices):
             choices = np.arange(low, max(high, low + 1))
-        places.append(int(generator.choice(choices)))
-    return places
+        indices.append(int(generator.choice(choices)))
+    return indices
 
 
-def check_spelling(tokenizer: Tokenizer, text: str, answers: Sequence[str], passes: Callable[[str], bool]) -> None:
+def check_encoding(tokenizer: Tokenizer, text: str, answers: Sequence[str], passes: Callable[[str], bool]) -> None:
     """Reject a tokenizer that does not decode `text`, which contains the right answers, to text that passes.
 
     For example one that decodes digits with spaces. Raises: DataError.
     """
-    spelled = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)
-    if not passes(spelled):
+    decoded = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)
+    if not passes(decoded):
         raise DataError(
-            f"tokenizer.json: reads {', '.join(answers)!r} back as {spelled!r}, so that no answer could pass; "
+            f"tokenizer.json: reads {', '.join(answers)!r} back as {decoded!r}, so that no answer could pass; "
             "give the model's own tokenizer"
         )

@@ -1,6 +1,6 @@
 """A probe: tests of a model at rising lengths or distances, from prompts to results.
 
-    Probe.case -> answer_cases -> Probe.score_answers -> LengthResult -> Probe.record
+    Probe.case -> answer_cases -> Probe.score_answers -> LengthResult -> record
 
 `Probe` runs tests and knows nothing of their prompts. `lab.probe.effective_length` has the four-needle tests,
 `lab.probe.effective_distance` the one-number tests. Reach is computed from the results (lab.probe.reach).
@@ -22,7 +22,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.core.types import CONFIDENCE, Row
-from lab.counts import Counted
 from lab.model import devices
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, share_limits
@@ -151,18 +150,6 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     @abstractmethod
     def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Run the tests of all lengths or distances; a collective call."""
-
-    @abstractmethod
-    def describe_tests(self) -> Row:
-        """Return the properties of the tests that are the same at all lengths or distances."""
-
-    @abstractmethod
-    def record(self, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
-        """Build the line of a length or distance in probes.jsonl.
-
-        `origin` describes the model, the code and the hardware. `counts` are the position frequencies of the training
-        up to now, None if they were not counted.
-        """
 
     def is_decided(self, case: AnyNeedleCase, text: str) -> bool:
         """Return whether no further token can change the score of an answer, so that generation may end."""

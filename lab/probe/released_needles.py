@@ -1,7 +1,7 @@
 """The four-needle test of the script released with arXiv:2410.18745, text for text, for comparison with its numbers.
 
 Source: HKUNLP/STRING, niah/test_niah_llama.py, commit 216cc2f. The haystack is cut at its full stops. Pieces are added,
-above LONG tokens a GROUP at a time, until the text exceeds the length less the answer's budget. The task line is
+above 64,000 tokens 50 at a time, until the text exceeds the length less the answer's budget. The task line is
 counted apart from the rest, each with the tokens that begin a document. So prompts overshoot, each by another number of
 tokens. Needles are between pieces, after the given shares of their number. Pieces after the last needle are joined by a
 full stop and a blank, all others by a full stop.
@@ -23,18 +23,11 @@ from lab.core.errors import DataError
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
 from lab.probe import needles
-from lab.probe.config import NEEDLES, RELEASED_BUDGET, ProbeConfig
+from lab.probe.config import RELEASED_BUDGET, ProbeConfig
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
 SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
-SEED, LEAST, MOST = 42, 100_000, 1_000_000  # of the numbers, both ends included
-LONG, GROUP = 64_000, 50
 TASK = synthetic.TASK.rstrip() + "\n"
-NEEDLE = " One of the magic number is: {number}. "
-ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
-LLAMA31 = "released_llama31"
-# Tokens by which a text may be longer than one with a piece more, because needles move to other pieces.
-SLACK = 64
 
 
 @dataclass(frozen=True)
@@ -47,10 +40,10 @@ class Draws:
 
 @dataclass(frozen=True)
 class ReleasedPrompt:
-    """The text of a prompt; `places` are the indices in it of the first digit of each number."""
+    """The text of a prompt; `indices` are those in it of the first digit of each number."""
 
     text: str
-    places: list[int]
+    indices: list[int]
 
 
 def released_prompt(
@@ -58,7 +51,7 @@ def released_prompt(
 ) -> ReleasedPrompt:
     """Write the prompt of a test of the released script.
 
-    The haystack is one text, the tests are numbered from 0, and seed 0 has the script's own. `llama31` leaves out the
+    The haystack is one text, the tests are numbered from 0, and seed 0 has the script's own. `llama31` omits the
     answer's first words, as the script does for Llama-3.1.
 
     Units: `length`, the script's test_max_length, in tokens; 128 of them are left for the answer.
@@ -68,32 +61,32 @@ def released_prompt(
 
 
 def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
-    """Draw and encode a test.
+    """Sample and encode a test.
 
     Raises: DataError as `released_prompt` does.
     """
     draws = sample_draws(config.seed, test)
-    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
+    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == "released_llama31")
     encoding = tokenizer.encode(prompt.text)
     # An end of text would tell the model that the prompt is over.
     ids = encoding.ids[: len(encoding.ids) - len(special_ends(tokenizer)[1])]
-    distances = [len(ids) - 1 - needles.find_token(encoding, place) for place in prompt.places]
+    distances = [len(ids) - 1 - needles.find_token(encoding, place) for place in prompt.indices]
     return NeedleCase(ids, draws.numbers, draws.depths, distances)
 
 
 def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
-    text, _ = lay_out([], sample_draws(config.seed, 0), llama31=config.protocol == LLAMA31)
+    text, _ = lay_out([], sample_draws(config.seed, 0), llama31=config.protocol == "released_llama31")
     return count_tokens(tokenizer, text) + RELEASED_BUDGET
 
 
 def sample_draws(seed: int, test: int) -> Draws:
-    """Draw the numbers, and the depths of a test; they are the same at every length."""
-    stream = random.Random(SEED + seed)
-    numbers = [str(stream.randint(LEAST, MOST)) for _ in range(NEEDLES)]
-    share = DEPTH_RANGE / NEEDLES
+    """Sample the numbers, and the depths of a test; they are the same at every length."""
+    stream = random.Random(42 + seed)
+    numbers = [str(stream.randint(100_000, 1_000_000)) for _ in range(4)]
+    share = DEPTH_RANGE / 4
     for _ in range(test + 1):
-        depths = [k * share + stream.uniform(0, share) for k in range(NEEDLES)]
+        depths = [k * share + stream.uniform(0, share) for k in range(4)]
     return Draws(numbers, depths)
 
 
@@ -107,15 +100,15 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
     n = min(estimate_pieces(tokenizer, haystack, limit, llama31), len(pieces) - 1)
     # Tokens do not strictly increase with pieces, as needles move. So the search starts where the text certainly fits,
     # and takes the first number of pieces that exceeds the limit, as the script does.
-    while n and tokens(n) > limit - SLACK:
+    while n and tokens(n) > limit - 64:
         n -= 1
     while n < len(pieces) and tokens(n) <= limit:
         n += 1
     if n >= len(pieces):
         raise DataError(f"haystack: ends before a test of {length} tokens is full; give a longer text")
-    text, places = lay_out(pieces[:n], draws, llama31=llama31)
+    text, indices = lay_out(pieces[:n], draws, llama31=llama31)
     whole = TASK + text.removeprefix(".")
-    return ReleasedPrompt(whole, [place + len(whole) - len(text) for place in places])
+    return ReleasedPrompt(whole, [index + len(whole) - len(text) for index in indices])
 
 
 @lru_cache(maxsize=256)
@@ -133,7 +126,7 @@ def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bo
 @lru_cache(maxsize=2)
 def split_at_stops(haystack: str, limit: int) -> tuple[str, ...]:
     """Cut a text at its full stops, without the stops, in the groups of pieces of prompts of `limit` tokens."""
-    size = GROUP if limit > LONG else 1
+    size = 50 if limit > 64_000 else 1
     pieces = haystack.split(".")
     return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
 
@@ -141,12 +134,13 @@ def split_at_stops(haystack: str, limit: int) -> tuple[str, ...]:
 def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:
     """Write all but the task line; return it with the index of each number."""
     cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
-    text, places = "", []
+    text, indices = "", []
     for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts), strict=True):
-        text += ".".join(pieces[begin:end]) + ". "
-        places.append(len(text) + NEEDLE.index("{"))
-        text += NEEDLE.format(number=number)
-    return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + synthetic.QUESTION + ENDINGS[llama31], places
+        text += ".".join(pieces[begin:end]) + ".  One of the magic number is: "
+        indices.append(len(text))
+        text += f"{number}. "
+    ending = "\n " if llama31 else "\nThe numbers are"
+    return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + synthetic.QUESTION + ending, indices
 
 
 def count_found(text: str, numbers: Sequence[str]) -> int:

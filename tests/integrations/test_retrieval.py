@@ -13,7 +13,7 @@ import lab
 from eval import distance
 from lab.core.errors import ConfigError, LabError
 from lab.data.tokenizer import load_tokenizer
-from lab.integrations.retrieval import COLUMNS, build_tests, read_tokenizer, score_answers
+from lab.integrations.retrieval import build_tests, read_tokenizer, score_answers
 from lab.loading import open_model
 from lab.probe.needles import load_haystack
 from tests.eval.commands import lines_of
@@ -64,7 +64,7 @@ def test_the_table_is_that_of_the_distance_command(prepared, run, tokenizer, cap
     words = [str(run), f"--tests={TESTS}", "--digits=6", "-o", str(run / "out")]
     assert distance.main(words) == 0, capsys.readouterr().err
     rows = pd.DataFrame(lines_of(run / "out", "distance")).query("metric == 'found_by_distance'")
-    assert table.columns.tolist() == [*COLUMNS]
+    assert table.columns.tolist() == ["distance", "n", "score", "low", "high", "log_prob", "f", "g"]
     for name in ("distance", "n", "score", "low", "high"):
         assert table[name].tolist() == rows[name].tolist()
     assert table["log_prob"].tolist() == pytest.approx(rows["log_prob"].tolist(), abs=1e-4)
@@ -88,7 +88,7 @@ WRONG = {
     'tests="8": must be a whole number; Tests at each distance': {"tests": "8"},
     "threshold=1.5: must be <= 1; Share of tests that reach asks for": {"threshold": 1.5},
     "seed=-1: must be >= 0; Seed of the tests": {"seed": -1},
-    "distances=[]: must have one; leave it out for 14": {"distances": []},
+    "distances=[]: must have one; omit it for 14": {"distances": []},
     "distances=[60, 40]: must rise; sort them and keep each once": {"distances": (60, 40)},
     "distances=40: must be a list; Distances to test, in tokens, rising. Default: 14": {"distances": 40},
     "distances.0=0: must be >= 1; Distances to test, in tokens, rising. Default: 14": {"distances": range(0, 50, 40)},

@@ -214,6 +214,6 @@ def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
             assert case.prompt_ids == tokenizer.encode(text).ids, (length, test)
             assert (case.numbers, case.depths) == (numbers, depths)
             prompt = released_prompt(tokenizer, LINES, length, test, llama31=llama31)
-            assert [prompt.text[place : place + 6] for place in prompt.places] == numbers
+            assert [prompt.text[place : place + 6] for place in prompt.indices] == numbers
             tails = [tokenizer.decode(case.prompt_ids[-1 - distance :]) for distance in case.distances]
             assert all(tail.lstrip().startswith(n) for tail, n in zip(tails, numbers, strict=True))

@@ -19,13 +19,13 @@ from lab.model.attention.layout import LayerInputs
 from lab.model.block import Block
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
 
-OVERFLOW = "the model overflows; measure it in float32 (--device=cpu), or use another checkpoint"
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 
-def check_finite(values: Tensor, name: str, fix: str = OVERFLOW) -> None:
+def check_finite(values: Tensor, name: str, fix: str | None = None) -> None:
     """Raise DataError for NaN and infinite values, which would spread into every number that follows."""
     if not values.isfinite().all():
+        fix = fix or "the model overflows; measure it in float32 (--device=cpu), or use another checkpoint"
         raise DataError(f"{name}: holds NaN or infinite values; {fix}")
 
 

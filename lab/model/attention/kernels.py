@@ -23,10 +23,6 @@ from torch.nn import functional as F
 
 from lab.model.attention.segments import Segments, Spans
 
-HALF = (torch.float16, torch.bfloat16)
-WIDEST_HEAD = 256  # flash attention's limit
-HEAD_MULTIPLE = 8  # flash attention needs head_dim to be divisible by this
-
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int | None = None) -> Tensor:
     """Run torch's scaled dot-product attention, packed rows segment by segment.

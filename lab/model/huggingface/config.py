@@ -57,8 +57,6 @@ SIZES = {  # the decoder's settings that config.json has by another name
     "norm_eps": "rms_norm_eps",
 }
 WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
-ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -177,7 +175,7 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     values["theta"] = collect_rope(settings)["rope_theta"]
-    values["qkv"] = QKV.get(settings["model_type"], "plain")
+    values["qkv"] = {"qwen2": "bias", "qwen3": "norm"}.get(settings["model_type"], "plain")
     # Sizes may still be missing or no numbers here; DecoderConfig rejects them by name.
     width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
     if width != values["d_model"]:
@@ -226,7 +224,7 @@ def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]
         try:
             method = frequency_settings(settings)
             validated(FREQUENCY_METHODS[method["method"]], method)
-        except ERRORS as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             section = rope_section(settings)[0]
             errors += [f"{section}.{message}" for message in getattr(error, "errors", (first_line(error),))]
     return errors

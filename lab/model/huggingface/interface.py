@@ -30,8 +30,6 @@ from lab.positions.rope import Plain, Rope
 
 NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
-TRIED = 16  # tokens of the text by which a model is tried
-ADDED = ("softcap", "s_aux", "position_bias")  # terms of other models' logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,8 +225,8 @@ def measure_difference(model: Any, before: Tensor, applied: Applied, *, neighbou
 
 @torch.no_grad()
 def compute_logits(model: Any) -> Any:
-    """Compute the logits of the short text by which a model is tried, (1, TRIED, V)."""
-    tokens = torch.arange(TRIED, device=model.device)[None] % model.config.get_text_config().vocab_size
+    """Compute the logits of the short text by which a model is tried, (1, 16, V)."""
+    tokens = torch.arange(16, device=model.device)[None] % model.config.get_text_config().vocab_size
     return model(tokens, use_cache=False).logits
 
 
@@ -261,7 +259,8 @@ def attention(
         raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
     n_k, width = key.shape[2:]
     window = more.get("sliding_window")
-    terms = [name for name in ADDED if more.get(name) is not None]
+    # Terms of other models' logits.
+    terms = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
     # Positions of cached keys are counted back from the last query. A window hides keys from it that others see.
     if applied.rotary is not None and window is not None and window < max(applied.reach, n_k):
         terms.insert(0, "sliding_window")

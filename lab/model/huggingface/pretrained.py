@@ -27,9 +27,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
-FLOATS = ("F64", "F32", "F16", "BF16")
+HEAD = "lm_head.weight"
 OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 IN_BLOCK = {
     "attention_norm": "input_layernorm",
@@ -159,7 +157,8 @@ def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: tor
     if tied:
         embedding = loaded["embedding.weight"]
         if not torch.equal(loaded.get("head.weight", embedding), embedding):
-            raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
+            rule = "must equal model.embed_tokens.weight; set tie_word_embeddings to false in config.json"
+            raise CheckpointError(f"{HEAD}: {rule}")
         loaded["head.weight"] = embedding
     return loaded
 
@@ -198,7 +197,7 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
             elif name in stored:
                 rule = f"two files have it, and {INDEX} does not say which counts"
                 raise CheckpointError(f"{folder}: {name}: {rule}; copy the folder again")
-            elif not name.endswith(NO_WEIGHT):
+            elif not name.endswith("rotary_emb.inv_freq"):  # a table of early Llamas, computed from config.json here
                 stored[name] = file
     others = sorted({path.name for path in folder.glob("*.safetensors")} - names)
     if others:
@@ -218,8 +217,8 @@ def tensor_errors(state: Mapping[str, Tensor], names: Mapping[str, str], stored:
         shape = tuple(state[ours].shape)
         if tuple(part.get_shape()) != shape:
             errors.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {fix}")
-        elif part.get_dtype() not in FLOATS:
-            errors.append(f"{name}={part.get_dtype()}: must be {', '.join(FLOATS)}; use the model's float weights")
+        elif part.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+            errors.append(f"{name}={part.get_dtype()}: must be F64, F32, F16 or BF16; use the model's float weights")
     for name in stored:
         if name not in names:
             errors.append(f"{name}: not part of the model that config.json describes; {fix}")

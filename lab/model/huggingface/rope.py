@@ -6,13 +6,13 @@ for each. Source: modeling_rope_utils.py.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from lab.core.command import show
 from lab.core.errors import ConfigError, abbreviate
-from lab.positions import Frequencies
+from lab.positions import FREQUENCY_METHODS, Frequencies
 from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
@@ -21,38 +21,39 @@ READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk"}
 READ_AS |= {"yarn": "yarn", "llama3": "llama3", "longrope": "longrope"}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
-ROPE_KEYS: dict[str, tuple[str, ...]] = {  # what transformers reads besides SHARED_KEYS
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", ORIGINAL),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
-    "longrope": ("factor", "attention_factor", "short_factor", "long_factor", ORIGINAL),
-}
-SHARED_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-NOT_READ = ("mscale", "mscale_all_dim", ORIGINAL)  # by methods, whose parameters follow from them
-NOT_SCALING = ("method", "train_len", "length")  # parameters of methods
-WITHOUT = {  # settings of positions and attention that transformers does not have; what to do
-    "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
-    "sparse_attention_config": "attention is dense",
-    "rope_condense_ratio": "its positions are --frequency=pi:factor=RATIO",
-    "use_dynamic_ntk": "its positions are --frequency=dynamic_ntk",
-    "use_logn_attn": "its logits are --position.distance.log_n=LENGTH",
-}
 
 
 def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> None:
     """Print a line for each setting that transformers, and therefore the lab, ignores, `rotary` ones or not."""
-    for name, fix in WITHOUT.items():
+    fixes = {
+        "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
+        "sparse_attention_config": "attention is dense",
+        "rope_condense_ratio": "its positions are --frequency=pi:factor=RATIO",
+        "use_dynamic_ntk": "its positions are --frequency=dynamic_ntk",
+        "use_logn_attn": "its logits are --position.distance.log_n=LENGTH",
+    }
+    for name, fix in fixes.items():
         if settings.get(name):
             show(f"{config}: {name} is ignored, transformers has no such setting; {fix}", error=True)
     section, values = rope_section(settings)
     kind = collect_rope(settings)["rope_type"]
-    if rotary and kind in ROPE_KEYS:
-        for name, value in values.items():
-            if name not in (*SHARED_KEYS, *ROPE_KEYS[kind]) and not isinstance(value, dict):
-                setting = f"{section}.{name}={abbreviate(value)}"
-                show(f"{config}: {setting} is ignored, rope_type={kind} has no such setting", error=True)
+    if not rotary or kind not in READ_AS:
+        return
+    known = ["rope_type", "type", "rope_theta", "partial_rotary_factor", *list_parameters(READ_AS[kind])]
+    if kind in OF_LENGTH:
+        known.append(ORIGINAL)
+    if kind == "yarn":
+        known += ["mscale", "mscale_all_dim"]
+    for name, value in values.items():
+        if name not in known and not isinstance(value, dict):
+            setting = f"{section}.{name}={abbreviate(value)}"
+            show(f"{config}: {setting} is ignored, rope_type={kind} has no such setting", error=True)
+
+
+def list_parameters(method: str) -> list[str]:
+    """List the parameters of a frequency method that transformers has by the same name."""
+    names = [parameter.name for parameter in fields(FREQUENCY_METHODS[method])]
+    return [name for name in names if name not in ("method", "theta", "train_len", "length")]
 
 
 def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -83,8 +84,8 @@ def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     length = settings["max_position_embeddings"]
     original = int(rope[ORIGINAL] or length)
     values = {}
-    for name in ROPE_KEYS[kind]:
-        if name not in NOT_READ and rope.get(name) is not None:
+    for name in list_parameters(READ_AS[kind]):
+        if rope.get(name) is not None:
             values[name] = rope[name]
     if kind == "dynamic":
         values["train_len"] = length
@@ -133,9 +134,9 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     if kind != "default":
         scaling: dict[str, Any] = {"rope_type": kind}
         settings["rope_scaling"] = scaling
-        for name, value in asdict(config).items():
-            if name not in NOT_SCALING and value is not None:
-                scaling[name] = value
+        for name in list_parameters(method.method):
+            if getattr(config, name) is not None:
+                scaling[name] = getattr(config, name)
         if kind in OF_LENGTH:
             scaling[ORIGINAL] = config.train_len
         if method.method == "ntk_by_parts":  # which is yarn without its factor on the logits
