@@ -131,7 +131,7 @@ def main() -> None:
     for window in map(int, options.windows.split(",")):
         row = Row.of(window, options.tokens, heads, device)
         measure(row, {name: ("plain", name) for name in CAUSAL_KERNELS}, "backend", options.turns, log)
-    name, reason = backends.choose("auto", device, row.leaves[0].dtype)
+    name, reason = backends.choose_backend("auto", device, row.leaves[0].dtype)
     print(f"methods by {name}: {reason}")
     for window in map(int, options.windows.split(",")):
         row = Row.of(window, options.tokens, heads, device)

@@ -81,7 +81,7 @@ class Side:
 
 def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype: str, *, compiled: bool) -> Side:
     """Build the lab's decoder, compiled as `train.compile: true` does."""
-    backend, _ = backends.choose("auto", device, getattr(torch, dtype))
+    backend, _ = backends.choose_backend("auto", device, getattr(torch, dtype))
     decoder = new_decoder(cfg, device, backend=backend, compiler="inductor" if compiled else None)
     bf16 = dtype == "bfloat16"
     run = TrainConfig(precision="bf16" if bf16 else "fp32")

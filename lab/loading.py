@@ -210,7 +210,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     place = find_place(path)
     if place.is_hugging_face:
-        settings = folders.read_settings(place.folder)
+        settings = folders.read_decoder_settings(place.folder)
         head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
         return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
     checkpoint = open_checkpoint(place.folder)

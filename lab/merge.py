@@ -35,7 +35,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.longrecipe.stages import MergeConfig
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
+from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_decoder_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.runs.source import FREE, TOKENIZER, find_place, find_tokenizer
 
@@ -71,7 +71,7 @@ def merge_models(args: Arguments) -> str:
         raise ConfigError(f"--positions={options.positions}: must be one of the models; use one of {listed}")
     for path in paths:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
-            decoder_config(read_settings(place.folder), own_frequencies=False)
+            decoder_config(read_decoder_settings(place.folder), own_frequencies=False)
     models = {path: open_model(path) for path in paths}
     check_same_shape(models)
     merged, train_len = choose_positions(models, options)

@@ -138,7 +138,7 @@ class Harness(run.Measure):
             if before is None or before["score"] != row["score"]:
                 # The metrics of a task and filter share their tests.
                 cell = f"{row['task']} {row['filter']}, {short_hash(store.name({**row, 'metric': None}))}"
-                tests = list_tests(scores, row["task"], row["filter"])
+                tests = list_samples(scores, row["task"], row["filter"])
                 row["cell"] = cell
                 store.append([*({"cell": cell, **test} for test in tests), row])
             yield row
@@ -209,14 +209,14 @@ def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
-            scores = [test["scores"].get(metric) for test in list_tests(results, task, filtered)]
+            scores = [test["scores"].get(metric) for test in list_samples(results, task, filtered)]
             yield {
                 **shared,
                 "metric": metric,
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
                 "score": to_number(score),
-                **interval(to_number(score), scores, to_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
+                **limit_score(to_number(score), scores, to_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }
 
 
@@ -233,7 +233,7 @@ def list_tasks(results: Mapping[str, Any], name: str) -> Iterator[str]:
         yield from list_tasks(results, part)
 
 
-def list_tests(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
+def list_samples(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
     """List every test of a task and filter: its prompt's hash, expected and actual answer, and scores."""
     tests = []
     for sample in results["samples"].get(task, ()):
@@ -250,11 +250,11 @@ def list_tests(results: Mapping[str, Any], task: str, filtered: str) -> list[Row
     return tests
 
 
-def interval(score: float | None, scores: Sequence[Any], stderr: float | None, n: int) -> Row:
+def limit_score(score: float | None, scores: Sequence[Any], stderr: float | None, n: int) -> Row:
     """Return the limits of a number from what `n` documents score, and their kind: exact, or t.
 
     Example:
-        >>> interval(0.5, [], stderr=0.1, n=11)  # 2.228 standard errors
+        >>> limit_score(0.5, [], stderr=0.1, n=11)  # 2.228 standard errors
         {'low': 0.277..., 'high': 0.722..., 'confidence': 0.95, 'interval': 't', 'stderr': 0.1}
     """
     low, high, kind = None, None, None

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
 
 from lab.core.errors import ConfigError, DataError, LabError
-from lab.integrations.layout import PADDING, Names, find_argument, read_arguments
+from lab.integrations.layout import PADDING, Names, find_argument, read_layout
 from lab.integrations.retrieval import as_evaluated
 
 
@@ -128,7 +128,7 @@ class CausalityTest:
 
     def find_documents(self, arguments: Mapping[str, object]) -> Tensor:
         """Return the document of each token; int64 (B, T)."""
-        received = read_arguments(self.input, arguments, self.names)
+        received = read_layout(self.input, arguments, self.names)
         if not received.is_known:
             raise DataError(received.error)
         return received.documents

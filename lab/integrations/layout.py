@@ -59,7 +59,7 @@ def find_argument(role: str, arguments: Mapping[str, object], names: Names) -> t
     return names[role][0], None
 
 
-def read_arguments(input: str, arguments: Mapping[str, object], names: Names) -> Received:
+def read_layout(input: str, arguments: Mapping[str, object], names: Names) -> Received:
     """Find the layout of a forward, and its targets.
 
     Raises: ConfigError for an argument that may state a layout and has no known name; DataError for other types.

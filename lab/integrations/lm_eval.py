@@ -11,6 +11,7 @@ no <bos> is added, and no tokenizer joins a full stop and a line break, or a bla
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,16 @@ from huggingface_hub import hf_hub_download
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
+from tokenizers import Tokenizer
 
 from lab.core.errors import ConfigError
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, load_tokenizer
-from lab.integrations.retrieval import Test, build_tests, tabulate
+from lab.integrations.retrieval import Test, build_tests, tabulate_tests
 from lab.probe.effective_distance import QUESTION
 
 TASKS = Path(__file__).parent / "tasks"
 METHOD = "_loglikelihood_tokens"  # of the harness's models: what `loglikelihood` calls with encoded texts
-SCORES = ("score", "low", "high", "log_prob")
-REACH = ("reach", "reach_low", "reach_high")
 
 
 @dataclass
@@ -90,7 +90,7 @@ class ReachTask(Task):  # type: ignore[misc]
         if haystack is not None:
             haystack = "\n".join(read_texts(Path(haystack), "haystack"))
         self.probe = build_tests(
-            find_tokenizer(settings),
+            read_tokenizer_of_model(settings),
             window,
             haystack=haystack,
             tests=settings.get("tests", 100),
@@ -98,10 +98,6 @@ class ReachTask(Task):  # type: ignore[misc]
             seed=settings.get("seed", 0),
             question=settings.get("tail", QUESTION),
         )
-        self.dataset = []
-        # Test by test, so that the harness's --limit omits no distance.
-        for test in range(self.probe.config.distance_tests):
-            self.dataset += [{"distance": distance, "test": test} for distance in self.probe.distances]
 
     def has_training_docs(self) -> bool:
         return False
@@ -112,7 +108,9 @@ class ReachTask(Task):  # type: ignore[misc]
         return True
 
     def test_docs(self) -> list[dict[str, int]]:
-        return self.dataset
+        # Test by test, so that the harness's --limit omits no distance.
+        tests = product(range(self.probe.tests), self.probe.distances)
+        return [{"distance": distance, "test": test} for test, distance in tests]
 
     def doc_to_text(self, doc: dict[str, int]) -> str:
         return self.probe.tokenizer.decode(self.tokens(doc)[1])
@@ -141,22 +139,21 @@ class ReachTask(Task):  # type: ignore[misc]
         texts = (ctx, self.doc_to_target(doc))  # for the harness's log of samples
         return TokenRequest(METHOD, doc, texts, 0, metadata, tokens=self.tokens(doc))
 
-    def metrics(self, doc: dict[str, int]) -> list[str]:
+    def list_metrics(self, distance: int) -> list[str]:
         """List the metrics that a test belongs to; the harness sorts them as text, so that distances have zeros."""
-        label = f"{doc['distance']:0{len(str(self.probe.window))}}"
-        return [*REACH, *(f"{score}@{label}" for score in SCORES)]
+        label = f"{distance:0{len(str(self.probe.window))}}"
+        names = [f"{score}@{label}" for score in ("score", "low", "high", "log_prob")]
+        return ["reach", "reach_low", "reach_high", *names]
 
     def process_results(self, doc: dict[str, int], results: Sequence[tuple[float, bool]]) -> dict[str, Test]:
         log_prob, is_greedy = results[0]
-        return dict.fromkeys(self.metrics(doc), (doc["distance"], float(is_greedy), log_prob))
+        test = Test(doc["distance"], float(is_greedy), log_prob)
+        return dict.fromkeys(self.list_metrics(doc["distance"]), test)
 
     def aggregation(self) -> dict[str, Callable[[list[Test]], float | None]]:
         """Return the function of each metric, from its tests to its value."""
-        functions: dict[str, Any] = {}
-        # The first tests have each distance once.
-        for doc in self.dataset[: len(self.probe.distances)]:
-            functions |= {metric: partial(find_value, metric) for metric in self.metrics(doc)}
-        return functions
+        metrics = [metric for distance in self.probe.distances for metric in self.list_metrics(distance)]
+        return {metric: partial(find_value, metric) for metric in metrics}
 
     def higher_is_better(self) -> dict[str, bool]:
         return dict.fromkeys(self.aggregation(), True)
@@ -164,23 +161,20 @@ class ReachTask(Task):  # type: ignore[misc]
 
 def find_value(metric: str, tests: list[Test]) -> float | None:
     """Return the value of a metric from the tests that it is about."""
-    table = tabulate(tests)
-    if metric in REACH:
-        return table.attrs[metric]
-    return float(table[metric.partition("@")[0]].iloc[0])
+    table = tabulate_tests(tests)
+    name, _, distance = metric.partition("@")
+    return float(table[name].iloc[0]) if distance else table.attrs[name]
 
 
-def find_tokenizer(arguments: dict[str, Any]) -> Any:
+def read_tokenizer_of_model(arguments: dict[str, Any]) -> Tokenizer:
     """Read the tokenizer.json that a model's arguments name: in a folder, or of a model of the hub.
 
     Raises: LabError.
     """
-    for name in ("tokenizer", "pretrained", "model"):
-        source = arguments.get(name)
-        # With another backend of the harness, `pretrained` may be a model object.
-        if isinstance(source, str):
-            break
-    else:
+    # With another backend of the harness, `pretrained` may be a model object.
+    named = [arguments.get(name) for name in ("tokenizer", "pretrained", "model")]
+    source = next((source for source in named if isinstance(source, str)), None)
+    if source is None:
         raise ConfigError("tokenizer: is missing; pass it by --model_args tokenizer=FOLDER")
     if not Path(source).exists():
         source = hf_hub_download(source, TOKENIZER, revision=arguments.get("revision"))

@@ -50,7 +50,7 @@ class Test(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(Section):
+class ProbeArguments(Section):
     """The arguments of a probe."""
 
     window: Length
@@ -84,12 +84,12 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
 def build_tests(
     tokenizer: Any,
     window: int,
-    *,
-    haystack: str | None,
     tests: int,
     distances: Iterable[int] | None,
     seed: int,
     threshold: float = 0.8,
+    *,
+    haystack: str | None,
     question: str = QUESTION,
 ) -> DistanceProbe:
     """Build the tests of a window of tokens; without a haystack the filler is the lab's generated text.
@@ -99,7 +99,7 @@ def build_tests(
     if isinstance(distances, Iterable):  # a range and an array too
         distances = [*distances]
     given = {"window": window, "tests": tests, "distances": distances, "threshold": threshold, "seed": seed}
-    arguments = validated(Arguments, given)
+    arguments = validated(ProbeArguments, given)
     if arguments.distances == ():
         raise ConfigError("distances=[]: must have one; omit it for 14")
     config = ProbeConfig(distance_tests=arguments.tests, seed=arguments.seed, distances=arguments.distances)
@@ -186,7 +186,7 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
     return scores
 
 
-def tabulate(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
+def tabulate_tests(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     """Write a row for each distance, with exact limits; `attrs` has the retrieval range with its limits."""
     results, log_probs = [], []
     for distance, group in pd.DataFrame(tests, columns=Test._fields).groupby("distance"):

@@ -7,7 +7,7 @@ every text; the tokens of the break are then dropped.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from lab.core.errors import ConfigError, first_line
 from lab.data.encoding import keeps_edges
 
 
-class Encoded:
+class Encoded(NamedTuple):
     """The part of `tokenizers.Encoding` that the probe reads."""
 
-    def __init__(self, ids: list[int], offsets: list[tuple[int, int]], special_tokens_mask: list[int]) -> None:
-        self.ids, self.offsets, self.special_tokens_mask = ids, offsets, special_tokens_mask
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    special_tokens_mask: list[int]
 
     def char_to_token(self, index: int) -> int | None:
         """Return the token of a character, None if no token has it."""
@@ -75,9 +76,10 @@ class TokenizerAdapter:
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
         """Encode a text, by default with the special tokens that the library adds by itself."""
         if add_special_tokens:
-            n = len(self.to_plain_ids(text))
-            is_special = [1] * self.n_before + [0] * n + [1] * (len(self.ends) - self.n_before)
-            return Encoded(self.to_ids(text), [], is_special)
+            ids = self.to_ids(text)
+            n_after = len(self.ends) - self.n_before
+            n = len(ids) - len(self.ends)
+            return Encoded(ids, [], [1] * self.n_before + [0] * n + [1] * n_after)
         ids = self.to_plain_ids(self.before + text)
         n = len(self.to_plain_ids(self.before))
         spans = list(self.find_spans(ids))

@@ -112,7 +112,7 @@ class Watcher:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
             if not self.is_repeated(arguments.get(self.input)):
                 divides = self.experiment.examine(self.model, self.inner, arguments, len(args))
-                self.enqueue(layout.read_arguments(self.input, arguments, self.names), divides)
+                self.enqueue(layout.read_layout(self.input, arguments, self.names), divides)
         # Any error: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
@@ -187,7 +187,7 @@ class Watcher:
         assert self.model is not None, "open"
         try:
             with retrieval.as_evaluated(self.model):
-                table = retrieval.tabulate(retrieval.run_tests(built, self.compute_logits), threshold)
+                table = retrieval.tabulate_tests(retrieval.run_tests(built, self.compute_logits), threshold)
         except ConfigError:
             raise
         except Exception as error:
@@ -217,13 +217,7 @@ class Watcher:
             if limit is not None and self.window > limit:
                 raise ConfigError(f"window={self.window}: must be <= {limit}, the positions of the model; lower it")
             return retrieval.build_tests(
-                self.tokenizer,
-                self.window,
-                haystack=self.haystack,
-                tests=tests,
-                distances=distances,
-                seed=seed,
-                threshold=threshold,
+                self.tokenizer, self.window, tests, distances, seed, threshold, haystack=self.haystack
             )
 
         try:

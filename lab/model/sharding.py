@@ -28,7 +28,7 @@ from lab.core.launch import exchange
 from lab.model.decoder import Decoder
 
 Make = Callable[[int | None], Decoder]
-Start = Callable[[Decoder], None]
+LoadWeights = Callable[[Decoder], None]
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Sharding:
 
 
 def build(
-    make: Make, seed: int, start: Start | None, *, mesh: DeviceMesh | None = None, sharding: Sharding = Sharding()
+    make: Make, seed: int, load: LoadWeights | None, *, mesh: DeviceMesh | None = None, sharding: Sharding = Sharding()
 ) -> Decoder:
-    """Build the decoder with seeded weights, or those that `start` loads; sharded over a mesh of all ranks, if given.
+    """Build the decoder with seeded weights, or those that `load` reads; sharded over a mesh of all ranks, if given.
 
     Only the first process reads weights to start from: DDP and FSDP broadcast them.
 
-    Raises: LabError of `start`, in every process.
+    Raises: LabError of `load`, in every process.
     """
     is_first = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
     full: Decoder | None = None
@@ -61,9 +61,9 @@ def build(
     with torch.device("cpu"):
         if is_first or mesh is None:
             full = make(seed)
-        if is_first and full is not None and start is not None:
+        if is_first and full is not None and load is not None:
             try:
-                start(full)
+                load(full)
             except LabError as raised:
                 error = raised
         # A collective call: an error that only the first process raised would leave the others waiting for weights.

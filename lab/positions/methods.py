@@ -89,11 +89,11 @@ def distance(method: str, **parameters: Any) -> Distance:
     return validated(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
 
 
-def describe(config: FrequencyMethod | Distance) -> str:
+def describe_method(config: FrequencyMethod | Distance) -> str:
     """Describe a method by its name and the parameters that are not at their defaults.
 
     Example:
-        >>> describe(String(shift=3, window=0)), describe(Plain())
+        >>> describe_method(String(shift=3, window=0)), describe_method(Plain())
         ('string(shift=3,window=0)', 'plain')
     """
     values = [(setting.name, getattr(config, setting.name), setting.default) for setting in fields(config)]
@@ -102,7 +102,7 @@ def describe(config: FrequencyMethod | Distance) -> str:
 
 
 def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:
-    return f"{describe(frequency)}+{describe(distance)}"
+    return f"{describe_method(frequency)}+{describe_method(distance)}"
 
 
 def brief_value(value: Any) -> str:

@@ -51,7 +51,7 @@ from lab.positions.rope import Rope
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts(FrequencyMethod):
+class ByParts(FrequencyMethod):
     """The parameters and inverse frequencies that NTK-by-parts and YaRN share."""
 
     factor: Factor
@@ -106,14 +106,14 @@ class Parts(FrequencyMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NtkByParts(Parts):
+class NtkByParts(ByParts):
     """NTK-by-parts' parameters."""
 
     method: Literal["ntk_by_parts"] = "ntk_by_parts"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yarn(Parts):
+class Yarn(ByParts):
     """YaRN's parameters."""
 
     scales_logits: ClassVar[bool] = True

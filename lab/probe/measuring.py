@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,6 @@ from lab.probe.recall import NEAR, RecallTest, half_octaves
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
-RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
@@ -81,7 +80,7 @@ class ModelInTraining:
 
 @dataclass(eq=False)
 class Measuring:
-    """The tests of a run, its held-out loss and its recall, None where not asked for."""
+    """The tests of a run, its held-out loss and its recall, None where the settings have none."""
 
     probe: NeedleProbe
     distances: DistanceProbe | None = None
@@ -96,15 +95,16 @@ class Measuring:
         `origin` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
         the probe ends with None.
         """
-        probes: list[Probe[Any]] = [probe for probe in (self.probe, self.distances) if probe is not None]
-        results: list[list[LengthResult]] = []
-        for probe in probes:
-            results.append([])
+        lengths: list[LengthResult] = []
+        distances: list[LengthResult] = []
+        tests: list[tuple[Probe[Any] | None, list[LengthResult]]] = [(self.probe, lengths), (self.distances, distances)]
+        for probe, results in tests:
+            if probe is None:
+                continue
             for result in probe.run(model, worker):
-                results[-1].append(result)
+                results.append(result)
                 if not goes_on(f"probing: {probe.by} {result.length} {result.accuracy:.2f}"):
                     return None
-        lengths = results[0]
         # Lines read f one value at a time, and a counter computes all of f at every call.
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
         lines = [self.probe.record(result, origin, saved) for result in lengths]
@@ -112,8 +112,8 @@ class Measuring:
         if self.distances is not None:
             config = self.distances.config
             counts_by_distance = map_counts_to_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
-            lines += [self.distances.record(result, origin, counts_by_distance) for result in results[1]]
-            summary |= reach_record(results[1], config.threshold, counts_by_distance)
+            lines += [self.distances.record(result, origin, counts_by_distance) for result in distances]
+            summary |= reach_record(distances, config.threshold, counts_by_distance)
         if self.loss is not None:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
@@ -128,13 +128,13 @@ class Measuring:
                 scores[rank :: worker.world_size] = part
             summary["recall"] = self.recall.summarize(scores)
         cases: list[Row] = []
-        for result in chain(*results):
+        for result in (*lengths, *distances):
             cases += result.cases
         return [*lines, summary], cases
 
 
 class HeldOutLoss:
-    """Draws the first packs of the held-out split once and scores each rank's part of them."""
+    """Reads the first packs of the held-out split once and scores each rank's part of them."""
 
     def __init__(
         self, data: DataConfig, *, tokens: int, pack_tokens: int, rank: int, world_size: int, device: torch.device | str
@@ -180,9 +180,9 @@ class HeldOutLoss:
 
 
 def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device | str) -> RecallTest:
-    """Draw the targets of a run's probes from the first of its held-out documents, RECALL_TOKENS in all."""
+    """Sample the targets of a run's probes from the first of its held-out documents, 2^20 tokens in all."""
     store = TokenStore.open(shard_folder(data), "held_out")
-    tokens = store.read(0, RECALL_TOKENS).astype(np.int64)
+    tokens = store.read(0, 2**20).astype(np.int64)
     documents = np.split(tokens, np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1)
     return RecallTest(documents, evidence, data.window, half_octaves(data.window, NEAR), TARGETS, device=device)
 

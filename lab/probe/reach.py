@@ -1,9 +1,11 @@
 """Reach and effective length: the largest distance and length at which accuracy is at least `threshold`.
 
 A stretch of neighbouring distances shows the threshold if its pooled share is at least the threshold, and a share of
-threshold - MARGIN would pass this number of tests with a probability of at most LEVEL / (number of distances):
+threshold - MARGIN would pass this number of tests with a probability of at most 0.02 / (number of distances):
 
-    x / n >= threshold,     P(X >= x) <= LEVEL / k,     X ~ Binomial(n, threshold - MARGIN)
+    x / n >= threshold,     P(X >= x) <= 0.02 / k,     X ~ Binomial(n, threshold - MARGIN)
+
+Stretches overlap, which makes it 5% of cases without a true reach.
 
 Reach begins at the last distance from which a stretch shows it. From there on the shares are fitted by the
 non-increasing curve nearest in squares, weighted by tests (`Curve.fit`). Reach is where that curve crosses the
@@ -54,10 +56,7 @@ from lab.core.types import FloatArray
 from lab.probe.limits import LengthResult, share_limits
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
-LEVEL = 0.02  # over all distances; stretches that overlap make it 5% of cases without a true reach
-DIGITS = 12  # of a fit, whose means of equal shares are a few last bits off
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
-FIELDS = ("consumed_tokens", "model", "method")  # in which the tests of a recorded reach agree with it
 
 
 class Curve(NamedTuple):
@@ -108,7 +107,7 @@ def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, 
     return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
 
 
-def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | None:
+def find_first_index(curve: Curve, threshold: float, margin: float = MARGIN) -> int | None:
     """Find the last index from which a stretch of distances shows the threshold; None if there is none."""
     k = len(curve.lengths)
     least = max(threshold - margin, 0.0)
@@ -118,15 +117,16 @@ def find_start(curve: Curve, threshold: float, margin: float = MARGIN) -> int | 
     n = np.maximum(tests[None, 1:] - tests[:-1, None], 1)
     # The upper tail of a binomial, P(X >= x), as an incomplete beta function: it takes arrays, and no scipy.stats.
     p = np.where(x > 0, betainc(np.maximum(x, 1), np.maximum(n - x + 1, 1), least), 1.0)
-    is_shown = np.triu((x / n >= threshold) & (p <= LEVEL / k))
+    is_shown = np.triu((x / n >= threshold) & (p <= 0.02 / k))
     rows = np.flatnonzero(is_shown.any(1))  # first distances of stretches
     return int(rows[-1]) if len(rows) else None
 
 
 def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequence[LengthResult], FloatArray]:
     """Return the results from the distance on at which reach begins, or all, with their non-increasing fit."""
-    fitted = results[find_start(to_curve(results), threshold) or 0 :]
-    return fitted, to_curve(fitted).fit().round(DIGITS)
+    fitted = results[find_first_index(to_curve(results), threshold) or 0 :]
+    # Means of equal shares are a few last bits off.
+    return fitted, to_curve(fitted).fit().round(12)
 
 
 def reach(results: Sequence[LengthResult], threshold: float, least_passing: float = 0.5) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def reach(results: Sequence[LengthResult], threshold: float, least_passing: floa
         _, high = find_crossing(distances, curve.largest_high, threshold)
         values["reach_high"] = round(high, 1) or distances[0]
     dips = []
-    start = find_start(curve, threshold)
+    start = find_first_index(curve, threshold)
     if start is not None:
         _, shares = fit_reach(results, threshold)
         _, value = find_crossing(distances[start:], shares, threshold)
@@ -157,7 +157,7 @@ def reach(results: Sequence[LengthResult], threshold: float, least_passing: floa
             values["reach"] = round(value, 1)
             near_limits = zip(distances, curve.high, strict=True)
             dips = [near for near, limit in near_limits if near < value and limit < threshold]
-    start = find_start(curve, threshold, margin=0.0)
+    start = find_first_index(curve, threshold, margin=0.0)
     if start is not None:
         # Some distance of the stretch is at the threshold or above, so that reach is not nearer than its first.
         _, low = find_crossing(distances[start:], np.minimum.accumulate(curve.low[start:]), threshold)
@@ -174,7 +174,7 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     tests: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for row in rows:
         changed: Mapping[str, Any] = {}
-        known = tests[tuple(row.get(name) for name in FIELDS)]
+        known = tests[tuple(row.get(name) for name in ("consumed_tokens", "model", "method"))]
         if "distance" in row and row.get("metric", ONE) == ONE:
             known[row["distance"]] = row
         if "reach" in row and "best_distance" not in row and known:
@@ -205,7 +205,6 @@ def classify_reach(reach: float | None, first: float | None, last: float | None)
         >>> classify_reach(None, 24, 179), classify_reach(179.0, 24, 179), classify_reach(90.5, 24, 179)
         ('below', 'end', None)
     """
-    # A number that is missing is None in a record, and nan in a table.
     if reach is None or math.isnan(reach):
         return None if first is None or math.isnan(first) else "below"
     return "end" if last is not None and reach >= last else None
@@ -221,21 +220,19 @@ def format_reach(row: Mapping[str, Any]) -> str:
         >>> [format_reach({**row, "reach": None, "reach_high": high}) for high in (64, None)]
         ['reach <24 to 64', 'reach <24 to 179+']
     """
-    if not math.isnan(row.get("best_distance") or math.nan):
-        return f"reach not determined, best at {row['best_distance']:,.0f}"
-    known = {}
-    for name in ("reach", "reach_high", "first_distance", "last_distance"):
-        if not math.isnan(row.get(name) or math.nan):
-            known[name] = row[name]
-    reach, high = known.get("reach"), known.get("reach_high")
-    end = classify_reach(reach, known.get("first_distance"), known.get("last_distance"))
+    # A number that is missing is None in a record, and nan in a table.
+    known = {name: value for name, value in row.items() if isinstance(value, (int, float)) and not math.isnan(value)}
+    if "best_distance" in known:
+        return f"reach not determined, best at {known['best_distance']:,.0f}"
+    reach, high, first = known.get("reach"), known.get("reach_high"), known.get("first_distance")
+    end = classify_reach(reach, first, known.get("last_distance"))
     if end == "below":
         bounds, outcomes = [known["first_distance"]], [BELOW]
         # Too few tests can show that the reach is below a higher distance only, or below none that was tested.
         if high is None:
-            bounds.append(row["last_distance"])
+            bounds.append(known["last_distance"])
             outcomes.append(BEYOND)
-        elif high != known["first_distance"]:
+        elif high != first:
             bounds.append(high)
             outcomes.append(RUN)
         return f"reach {range_of(bounds, outcomes)}"

@@ -12,8 +12,8 @@ whether it is the most likely token: with its whole context, and with the contex
 
 Every token of a document but its first counts as a target. Distances are in bins, half octaves from 4 tokens on, and at
 most `most` targets are sampled of each. Targets without evidence can be a bin too: d = 0, whose score is nats(whole). A
-bin with fewer than FEWEST targets, or targets of only one document, is omitted. Limits are quantiles over RESAMPLES
-draws of whole documents with replacement (the cluster bootstrap), as targets of one document depend on each other.
+bin with fewer than FEWEST targets, or targets of only one document, is omitted. Limits are quantiles over 1,000
+samples of whole documents with replacement (the cluster bootstrap), as targets of one document depend on each other.
 
 Source: the loss with a short context against that with the whole one, arXiv:2410.23771, section 3. The cut behind the
 evidence is this lab's own.
@@ -32,9 +32,6 @@ from lab.evidence.methods import Evidence
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin
-LAST_BIN = 0.75  # of the window, up to which bins begin
-RESAMPLES = 1000
-TOKENS_AT_ONCE = 4096  # of one pass, with padding; more exceed the caches of a CPU
 SCORES = ("nats_whole", "right_whole", "nats_cut", "right_cut")
 
 
@@ -46,7 +43,7 @@ def half_octaves(window: int, first: int = 2) -> list[int]:
         ([2, 4, 6, 8, 11, 16, 23, 32, 45], [16, 23, 32, 45])
     """
     edges = [round(2 ** (k / 2)) for k in (2, *range(4, 2 * window.bit_length()))]
-    return [edge for edge in edges if first <= edge <= LAST_BIN * window]
+    return [edge for edge in edges if first <= edge <= 0.75 * window]
 
 
 class Target(NamedTuple):
@@ -77,7 +74,7 @@ class RecallTest:
     without: bool = False
 
     def __post_init__(self) -> None:
-        """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
+        """Find the evidence of all targets, and sample those of each bin; `shares` are the bins' shares of all."""
         self.pieces: list[IntArray] = []
         owners: list[int] = []  # the document of each piece
         lengths, tokens, targets, places = [], [], [], []
@@ -129,7 +126,8 @@ class RecallTest:
         # Longest first, so that the texts of a pass have about one length and little padding.
         waiting = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
         while waiting:
-            rows = max(1, TOKENS_AT_ONCE // len(texts[waiting[0]]))
+            # More than 4,096 tokens, with padding, exceed the caches of a CPU.
+            rows = max(1, 4096 // len(texts[waiting[0]]))
             numbers, waiting = waiting[:rows], waiting[rows:]
             contexts = [torch.from_numpy(texts[number][:-1]) for number in numbers]
             tokens = pad_sequence(contexts, batch_first=True)
@@ -157,12 +155,12 @@ class RecallTest:
         sums = np.zeros((size, len(bins), 7))
         parts = np.ones(len(value)), scores, value, np.log(np.maximum(distances, 1))
         np.add.at(sums, (rows, columns), np.column_stack(parts))
-        drawn = np.random.default_rng(self.seed).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-        n, *of_scores, values, logs = np.moveaxis(np.tensordot(np.vstack([np.ones(size), drawn]), sums, 1), 2, 0)
+        samples = np.random.default_rng(self.seed).multinomial(size, np.full(size, 1 / size), 1000)
+        n, *of_scores, values, logs = np.moveaxis(np.tensordot(np.vstack([np.ones(size), samples]), sums, 1), 2, 0)
         # Each row is a sample of documents, the first one all of them once. Sums are sampled instead of means, so that
         # long documents weigh more. A bin that a sample lacks is nan, which the quantiles skip.
         with np.errstate(invalid="ignore"):
-            values = values / n  # of all documents first, then of each draw
+            values = values / n  # of all documents first, then of each sample
         ends = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
         middles = np.exp(logs[0] / n[0])

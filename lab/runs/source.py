@@ -175,7 +175,7 @@ def read_source(
         data = part(values, "data")
         tokenizer = tokenizer_settings(place.home / TOKENIZER, part(data, "tokenizer").get("eos", "<eos>"))
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
-    settings = folders.read_settings(place.folder)
+    settings = folders.read_decoder_settings(place.folder)
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
     position: dict[str, Any] = {}
     if not own_frequencies:

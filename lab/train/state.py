@@ -36,7 +36,7 @@ from lab.core.startup import SIGNALS, Handler, RankSignals, handle_signals
 from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
-from lab.model.sharding import Make, Sharding, Start
+from lab.model.sharding import LoadWeights, Make, Sharding
 from lab.train.agreement import open_store, raise_error
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
@@ -96,7 +96,7 @@ class ModelRecipe:
     train: TrainConfig
     seed: int
     sharding: Sharding = field(default_factory=Sharding)
-    start: Start | None = None
+    start: LoadWeights | None = None
     autocasts: bool = False
     """Whether forward passes run under autocast to bfloat16."""
 

@@ -50,16 +50,19 @@ def test_a_broken_package_is_refused_in_one_line_where_it_is_asked_for(package, 
     package(name, "")
     package(module, BROKEN)
     with refused(f"train.backend={backend}: {name} is installed but cannot be imported ({FAULT})", error=ConfigError):
-        backends.choose(backend, CUDA, HALF)
+        backends.choose_backend(backend, CUDA, HALF)
 
 
 def test_auto_prefers_torchs_own_kernel_to_the_same_one_of_a_package(package, tmp_path):
     imports = tmp_path / "imports"
     package("flash_attn", f"open({str(imports)!r}, 'a').write('once ')")
-    assert backends.choose("auto", CUDA, HALF) == ("varlen", "torch's variable-length kernel is FlashAttention 2")
+    assert backends.choose_backend("auto", CUDA, HALF) == (
+        "varlen",
+        "torch's variable-length kernel is FlashAttention 2",
+    )
     assert not imports.exists()
     for _ in range(3):
-        assert backends.choose("flash", CUDA, HALF) == ("flash", "set in the config")
+        assert backends.choose_backend("flash", CUDA, HALF) == ("flash", "set in the config")
     assert imports.read_text() == "once "
 
 
@@ -77,7 +80,10 @@ def test_a_newer_kernel_is_activated_and_tried_once(activated, package):
     for name in ("flash_attn_interface", "flash_attn", "flash_attn.cute"):
         package(name, "")
     for _ in range(3):
-        assert backends.choose("auto", CUDA, HALF) == ("varlen", "torch's variable-length kernel is FlashAttention 3")
+        assert backends.choose_backend("auto", CUDA, HALF) == (
+            "varlen",
+            "torch's variable-length kernel is FlashAttention 3",
+        )
     assert activated == ["FA3", CUDA]
 
 
@@ -96,7 +102,7 @@ FAULTS = {
 def test_a_newer_kernel_is_left_out_with_the_reason(activated, package, monkeypatch, fault):
     package("flash_attn_interface", "")
     monkeypatch.setattr(*FAULTS[fault])
-    name, reason = backends.choose("auto", CUDA, HALF)
+    name, reason = backends.choose_backend("auto", CUDA, HALF)
     assert (name, "FlashAttention 3 is not used: " in reason) == ("varlen", True)
     assert re.search(r"9\.0.*8\.0|takes 30 arguments second line", reason)
 

@@ -90,10 +90,10 @@ def test_heads_that_no_half_precision_kernel_takes_are_left_to_sdpa(stood_in, wi
 
 
 def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
-    assert backends.choose("auto", device, torch.bfloat16)[0] == "varlen"
-    assert backends.choose("auto", device, torch.float32)[0] == "sdpa"
-    with pytest.raises(ConfigError, match=r"^train\.backend=varlen: .* float32; use sdpa"):
-        backends.choose("varlen", device, torch.float32)
+    assert backends.choose_backend("auto", device, torch.bfloat16)[0] == "varlen"
+    assert backends.choose_backend("auto", device, torch.float32)[0] == "sdpa"
+    with pytest.raises(ConfigError, match=r"^train\.backend=varlen: .*float32; use sdpa"):
+        backends.choose_backend("varlen", device, torch.float32)
 
 
 @pytest.mark.parametrize("name", stand_ins.OPERATORS)

@@ -50,7 +50,7 @@ def attend(
     Raises: ConfigError for an unknown or unavailable backend or mask; DataError for shapes that do not fit.
     Source: arXiv:2410.18745, Eq. 1 and section 2.1.
     """
-    check_shapes(q, k, v, mask, q_pos=q_pos, k_pos=k_pos, doc_ids=doc_ids)
+    check_tensors(q, k, v, mask, q_pos=q_pos, k_pos=k_pos, doc_ids=doc_ids)
     n_q, n_k = q.shape[2], k.shape[2]
     if k_pos is None:
         k_pos = torch.arange(n_k, device=k.device)
@@ -102,7 +102,7 @@ def attend_layout(
         return KERNELS[name](q, keys, values, layout, layer).to(v.dtype)
 
 
-def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
     """Raise an error, in one line, for shapes that do not fit together, or a mask without its documents."""
     if mask not in MASKS:
         raise ConfigError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
@@ -190,7 +190,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     outs = []
     for start in range(0, q.shape[2], REFERENCE_ROWS):
         part = slice(start, start + REFERENCE_ROWS)
-        rel = relative_positions(layout.q_pos, layout.k_pos, layout.distance, part).nan_to_num()  # hidden pairs
+        rel = relative_position_rows(layout.q_pos, layout.k_pos, layout.distance, part).nan_to_num()  # hidden pairs
         angle = rel[:, None, :, :, None] * inv_freq  # (B or 1, 1, rows, Tk, H/2)
         a, b = q1[:, :, part, None], q2[:, :, part, None]
         c, d = k1[:, :, None], k2[:, :, None]
@@ -202,7 +202,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
-def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: positions.Distance, part: slice) -> Tensor:
+def relative_position_rows(q_pos: Tensor, k_pos: Tensor, distance: positions.Distance, part: slice) -> Tensor:
     """Compute the distance method's matrix, (B or 1, rows, Tk), for the query rows of `part`."""
     q_pos, k_pos = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
     rows = max(len(q_pos), len(k_pos))

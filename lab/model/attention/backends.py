@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from lab.core.errors import ConfigError, MissingPackage, first_line
+from lab.core.errors import ConfigError, MissingPackage
 from lab.model import devices
 from lab.model.attention.kernels import CAUSAL_KERNELS, Flash, repeat_heads
 from lab.model.attention.layout import Layout
@@ -37,7 +37,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
 
     Raises: ConfigError for a backend that is unknown, unavailable or cannot run the layout; MissingPackage.
     """
-    name = choose(backend, q.device, v.dtype)[0]
+    name = choose_backend(backend, q.device, v.dtype)[0]
     if name == "reference":
         return name, v.dtype
     has_tiles = layout.starts is not None or is_causal(layout)
@@ -102,7 +102,7 @@ def has_faster_tiles(layout: Layout, q: Tensor) -> bool:
     return segments.anchors is not None and max(segments.lengths, default=0) > MASKED_ROWS
 
 
-def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
+def choose_backend(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
     """Choose the backend for `auto`, or check the one that is set; return its name and the reason.
 
     Raises: MissingPackage for a package that is not installed, ConfigError for a backend that cannot run here.
@@ -124,7 +124,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
 
 def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool) -> tuple[str, str]:
     """Choose the backend of a model as `choose` does, for `auto` one that takes heads of its width."""
-    name, reason = choose(backend, device, torch.bfloat16 if bf16 else torch.float32)
+    name, reason = choose_backend(backend, device, torch.bfloat16 if bf16 else torch.float32)
     if backend == "auto" and not runs_heads(name, head_dim):
         return "sdpa", f"{name} takes no heads of {head_dim}"
     return name, reason
@@ -163,8 +163,12 @@ def import_error(module: str) -> str | None:
     try:
         importlib.import_module(module)
     except PACKAGE_ERRORS as error:
-        return f"{type(error).__name__}: {first_line(error)}"
+        return join_lines(error)
     return None
+
+
+def join_lines(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @cache
@@ -185,7 +189,7 @@ def activate_flash(device: torch.device) -> str | None:
     except PACKAGE_ERRORS as error:
         if attention.current_flash_attention_impl() == "FA3":
             attention.restore_flash_attention_impl()
-        return f"{type(error).__name__}: {first_line(error)}"
+        return join_lines(error)
     return None
 
 

@@ -140,7 +140,9 @@ class Bands(torch.autograd.Function):
             rotated = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
             for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-                merge(out, lse, part.queries, *kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans))
+                merge_round(
+                    out, lse, part.queries, *kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans)
+                )
         out = out.to(v.dtype)
         ctx.layout, ctx.layer, ctx.kernel = layout, layer, kernel
         ctx.save_for_backward(q, v, out, lse, *keys)
@@ -183,7 +185,7 @@ def zeros_tokens_first(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(x.transpose(1, 2), dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def merge(out: Tensor, lse: Tensor, rows: TokenIndex, part: Tensor, part_lse: Tensor) -> None:
+def merge_round(out: Tensor, lse: Tensor, rows: TokenIndex, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output (n, N, H) and log-sum-exp (N, n) into those of its rows, (B, T, N, H) and (B, T, N)."""
     # A row that no tile has covered yet has -inf, so that its weight is exp(-inf - total) = 0. The part's own value is
     # finite, because every query of a tile sees a key in it: no weight is nan.

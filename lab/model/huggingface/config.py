@@ -59,7 +59,7 @@ SIZES = {  # the decoder's settings that config.json has by another name
 WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_decoder_settings(folder: Path) -> dict[str, Any]:
     """Read config.json with its family's defaults; reject a file that is missing, broken or of another family."""
     path = folder / NAME
     if not path.is_file():
@@ -80,8 +80,8 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
     Raises: CheckpointError; ConfigError for a model that transformers does not know, or of no window; MissingPackage.
     """
     if read_json(folder / NAME).get("model_type") in FAMILIES:
-        return read_settings(folder)
-    with reading(folder) as transformers:
+        return read_decoder_settings(folder)
+    with using_transformers(folder) as transformers:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config = config.get_text_config()
     for name in WINDOWS:
@@ -94,7 +94,7 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[Any]:
+def using_transformers(folder: Path) -> Iterator[Any]:
     """Import transformers, and report its errors in one line."""
     try:
         import transformers
@@ -169,7 +169,7 @@ def token_text(token: Any) -> str | None:
 
 def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
     """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
-    errors = find_errors(settings, own_frequencies)
+    errors = find_config_errors(settings, own_frequencies)
     if errors:
         raise ConfigError(*errors)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
@@ -191,7 +191,7 @@ def find_window(settings: Mapping[str, Any]) -> Any:
     return settings.get("sliding_window") if settings["model_type"] == "mistral" else None
 
 
-def find_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
+def find_config_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]

@@ -17,7 +17,7 @@ from lab.core.errors import CheckpointError, ConfigError
 from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import SIZES, WINDOWS, reading
+from lab.model.huggingface.config import SIZES, WINDOWS, using_transformers
 from lab.model.huggingface.interface import apply, find_rotary, own_frequencies
 from lab.model.huggingface.pretrained import INDEX, SINGLE, find_tensors
 from lab.positions import Distance, Frequencies
@@ -179,7 +179,7 @@ def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     for name in find_tensors(folder)[1]:
         rule = f"two files have it, and transformers may read another than {INDEX} names"
         raise CheckpointError(f"{folder}: {name}: {rule}; delete the other copy")
-    with reading(folder) as transformers:
+    with using_transformers(folder) as transformers:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,

@@ -147,7 +147,7 @@ def apply(
 
     distance = distance or Plain()
     is_changed = not distance.is_plain or distance.scales_logits or frequencies is not None
-    remove(model)  # or a second call would compare the lab's attention with itself
+    remove_methods(model)  # or a second call would compare the lab's attention with itself
     if not is_changed and inputs is None:
         return model
     AttentionInterface.register(NAME, attention)
@@ -160,11 +160,11 @@ def apply(
         if message is not None and rotary is not None and not is_changed:
             message = find_difference(model, None)  # its own rotation, and the lab's attention
     if message is not None:
-        remove(model)
+        remove_methods(model)
         fix = " with other positions; leave them out" if is_changed else "; use another model"
         raise ConfigError(f"model={type(model).__name__}: {message}; the lab cannot compute its attention{fix}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
-        remove(model)
+        remove_methods(model)
         rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
         raise ConfigError(f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: {rule}")
     applied = APPLIED[model]
@@ -172,7 +172,7 @@ def apply(
     return model
 
 
-def remove(model: Any) -> None:
+def remove_methods(model: Any) -> None:
     """Let a model compute its attention by itself again."""
     applied = APPLIED.get(model)
     if applied is not None:
@@ -186,7 +186,7 @@ def find_difference(model: Any, rotary: Any) -> str | None:
     """Let the lab attend in a model, under the model's own method; return the difference, or None if there is none."""
     from transformers.utils import logging
 
-    remove(model)
+    remove_methods(model)
     reach = getattr(model.config, "max_position_embeddings", None) or 0
     applied = Applied(rotary, model.config._attn_implementation, reach, Plain(), inputs=[])
     verbosity = logging.get_verbosity()

@@ -58,7 +58,7 @@ def load_pretrained(
         that the lab's decoder cannot run, with a line for each error.
     """
     folder = Path(path)
-    settings = config.read_settings(folder)
+    settings = config.read_decoder_settings(folder)
     cfg = config.decoder_config(settings, own_frequencies=frequencies is not None)
     rope.name_ignored(folder / config.NAME, settings, rotary=frequencies is None)
     if frequencies is None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from eval.engine.subject import Subject
 from eval.harness import model as harness
-from eval.harness.__main__ import interval, main
+from eval.harness.__main__ import limit_score, main
 from eval.harness.model import StoredRequests
 from lab.results.store import Store
 from tests.eval.commands import lines_of, runner
@@ -137,11 +137,11 @@ def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch,
 
 def test_shares_have_exact_limits():
     """Three of ten, by the tails of the binomial distribution; the example of `interval` has limits by t."""
-    found = interval(0.3, [1.0] * 3 + [0.0] * 7, 0.1527, 10)
+    found = limit_score(0.3, [1.0] * 3 + [0.0] * 7, 0.1527, 10)
     tails = binom.sf(2, 10, found["low"]), binom.cdf(3, 10, found["high"])
     assert (tails, found["interval"]) == (pytest.approx((0.025, 0.025)), "exact")
     for score, each in ((0.4, [0.0, 1.0]), (0.5, [[0.0, 1.0]]), (0.5, [])):  # not their mean, pairs, a group
-        assert interval(score, each, None, 2)["low"] is None
+        assert limit_score(score, each, None, 2)["low"] is None
 
 
 def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, tmp_path):
