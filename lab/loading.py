@@ -138,7 +138,9 @@ def open_hugging_face(
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
     table = None
-    is_served = settings["model_type"] in folders.FAMILIES and not folders.find_errors(settings, frequency is not None)
+    is_served = settings["model_type"] in folders.FAMILIES and not folders.find_config_errors(
+        settings, frequency is not None
+    )
     # The decoder's layers with a window have plain distances. transformers' take a method if no text exceeds it.
     if is_served and (folders.find_window(settings) is None or distance == Plain()):
         if frequency is not None:

@@ -16,6 +16,7 @@ on the device of the tokens, which nothing waits for.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class Received:
     ready: torch.cuda.Event | None = None
 
 
-def find_argument(role: str, arguments: Mapping[str, object], names: Names) -> tuple[str, Tensor | None]:
+def find_argument(role: str, arguments: Mapping[str, object], names: Names) -> tuple[str, Any]:
     """Return the name and the value of the first argument of a role that is passed; its value is None without any."""
     for name in names[role]:
         value = arguments.get(name)

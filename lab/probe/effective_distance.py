@@ -17,10 +17,10 @@ number's tokens, each after the right ones, also distinguishes models that retri
 distance at which retrieval accuracy is at least a threshold (lab.probe.reach).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
-from lab.probe.probe import Probe, Worker
+from lab.probe.probe import Probe, ProbedModel, TestKey, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
@@ -179,11 +179,13 @@ class DistanceProbe(Probe[OneNumberCase]):
             if fits and encoded.tail == self.tail:
                 return number, encoded
 
-    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
+    def run(self, model: ProbedModel, worker: Worker = Worker()) -> Iterator[LengthResult]:
         for distance in self.distances:
             yield self.run_at(model, distance, worker)
 
-    def score_answers(self, model: Any, batch: Sequence[tuple[Any, OneNumberCase, str]]) -> Iterator[tuple[Any, Row]]:
+    def score_answers(
+        self, model: ProbedModel, batch: Sequence[tuple[TestKey, OneNumberCase, str]]
+    ) -> Iterator[tuple[TestKey, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
@@ -201,7 +203,7 @@ class DistanceProbe(Probe[OneNumberCase]):
             "seed": self.config.seed,
         }
 
-    def record(self, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
+    def record(self, result: LengthResult, origin: Row, counts: Counted | None) -> Row:
         """Build the line of one distance; `log_prob` is a mean in nats."""
         return {
             **origin,
@@ -250,7 +252,9 @@ def starts_with_number(text: str, number: str) -> bool:
     return any(first.startswith(number) for first in needles.first_numbers(text))
 
 
-def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
+def log_probs(
+    model: ProbedModel, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str
+) -> list[float]:
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     tokens, targets = lay_out_answers(cases, budget)
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])

@@ -5,10 +5,9 @@ length before the first that fails (arXiv:2410.18745, section 3). That section s
 outcome is a function of (model, seed, length) alone: test k of a length is sampled from (seed, length, k).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,7 +20,7 @@ from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult
 from lab.probe.needles import NeedleCase, hash_text
-from lab.probe.probe import Probe, Worker
+from lab.probe.probe import Probe, ProbedModel, TestKey, Worker
 from lab.probe.reach import effective_lengths
 
 
@@ -69,7 +68,7 @@ class NeedleProbe(Probe[NeedleCase]):
         case: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
         return case
 
-    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
+    def run(self, model: ProbedModel, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails."""
         # Ranks divide the tests of 4 lengths. Of more, those with the longest prompts would be waited for.
         at_once = 1 if self.config.max_length is None else min(4, worker.world_size)
@@ -88,7 +87,9 @@ class NeedleProbe(Probe[NeedleCase]):
         complete = needles.UNFINISHED.sub("", text)
         return bool(self.protocol.count_found(complete, case.numbers) == len(case.numbers))
 
-    def score_answers(self, model: Any, batch: Sequence[tuple[Any, NeedleCase, str]]) -> Iterator[tuple[Any, Row]]:
+    def score_answers(
+        self, model: ProbedModel, batch: Sequence[tuple[TestKey, NeedleCase, str]]
+    ) -> Iterator[tuple[TestKey, Row]]:
         """Count the numbers in each answer."""
         for test, case, answer in batch:
             found_each = [self.protocol.count_found(answer, [number]) == 1 for number in case.numbers]
@@ -118,7 +119,7 @@ class NeedleProbe(Probe[NeedleCase]):
             "seed": config.seed,
         }
 
-    def record(self, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
+    def record(self, result: LengthResult, origin: Row, counts: Counted | None) -> Row:
         """Build the line of one probed length.
 
         `f` is how often training had seen the length as a distance when it was probed, null if that was not counted.
@@ -140,7 +141,7 @@ class NeedleProbe(Probe[NeedleCase]):
             "seconds": result.seconds,
         }
 
-    def summarize(self, results: Sequence[LengthResult], origin: Mapping[str, Any], counts: Counted | None) -> Row:
+    def summarize(self, results: Sequence[LengthResult], origin: Row, counts: Counted | None) -> Row:
         """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
         config = self.config
         seconds = [result.seconds for result in results if result.seconds is not None]

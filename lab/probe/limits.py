@@ -10,9 +10,10 @@ Source: Clopper and Pearson 1934.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
+
+from lab.core.types import Row
 
 
 def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
@@ -42,7 +43,7 @@ class LengthResult:
     length: int
     tests: int
     passed: int
-    cases: list[dict[str, Any]]
+    cases: list[Row]
     low: float = 0.0
     high: float = 1.0
     seconds: float | None = field(default=None, compare=False)

@@ -56,7 +56,7 @@ class ModelInTraining:
 
     decoder: Decoder
     stop_id: int | None
-    context: Callable[[], AbstractContextManager[Any]]
+    context: Callable[[], AbstractContextManager[object]]
 
     def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         with self.context():

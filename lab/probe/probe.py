@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,29 +23,43 @@ from torch import Tensor
 
 from lab.core.types import CONFIDENCE, Row
 from lab.model import devices
+from lab.model.generate import Ended
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import Case, NeedleCase
 
 LOOK_EVERY = 8  # new tokens between two checks of what the rows of a batch have answered
+Key = TypeVar("Key")
 AnyCase = TypeVar("AnyCase", bound=Case)
 AnyNeedleCase = TypeVar("AnyNeedleCase", bound=NeedleCase)
 IsDecided = Callable[[AnyCase, str], bool]
 Generate = Callable[..., Tensor]
 """Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
+TestKey = tuple[int, int]
+"""A length or distance, and the number of a test of it."""
+
+
+class ProbedModel(Protocol):
+    """A model as tests use it."""
+
+    def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
+        """Continue prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
+
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in nats: int64 (B, T) both -> (B, T)."""
 
 
 def answer_cases(
     model: Generate,
     tokenizer: Tokenizer,
     stop_id: int | None,
-    cases: Iterable[tuple[Any, AnyCase]],
+    cases: Iterable[tuple[Key, AnyCase]],
     *,
     budget: int,
     rows: int,
     device: torch.device | str = "cpu",
     is_decided: IsDecided[AnyCase] | None = None,
-) -> Iterator[list[tuple[Any, AnyCase, str]]]:
+) -> Iterator[list[tuple[Key, AnyCase, str]]]:
     """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
 
     With `is_decided`, an answer ends with the token after which it is true, and the model may end it there. If it is
@@ -85,9 +99,9 @@ def decode_answer(tokenizer: Tokenizer, ids: list[int], case: AnyCase, is_decide
     return str(tokenizer.decode(ids[: last + 1]))
 
 
-def batch_by_length(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator[list[tuple[Any, AnyCase]]]:
+def batch_by_length(cases: Iterable[tuple[Key, AnyCase]], rows: int) -> Iterator[list[tuple[Key, AnyCase]]]:
     """Batch cases whose prompts have the same length, because the key cache takes no padding."""
-    waiting: dict[int, list[tuple[Any, AnyCase]]] = {}
+    waiting: dict[int, list[tuple[Key, AnyCase]]] = {}
     for number, case in cases:
         length = len(case.prompt_ids)
         waiting.setdefault(length, []).append((number, case))
@@ -144,26 +158,25 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         """Sample a test of a length or distance; a function of the seed, the value and the test's number."""
 
     @abstractmethod
-    def score_answers(self, model: Any, batch: Sequence[tuple[Any, AnyNeedleCase, str]]) -> Iterable[tuple[Any, Row]]:
+    def score_answers(
+        self, model: ProbedModel, batch: Sequence[tuple[TestKey, AnyNeedleCase, str]]
+    ) -> Iterable[tuple[TestKey, Row]]:
         """Score numbered answers; each row has `found`, the number of numbers found."""
 
     @abstractmethod
-    def run(self, model: Any, worker: Worker = Worker()) -> Iterator[LengthResult]:
+    def run(self, model: ProbedModel, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Run the tests of all lengths or distances; a collective call."""
 
     def is_decided(self, case: AnyNeedleCase, text: str) -> bool:
         """Return whether no further token can change the score of an answer, so that generation may end."""
         return False
 
-    def run_at(self, model: Any, value: int, worker: Worker = Worker()) -> LengthResult:
+    def run_at(self, model: ProbedModel, value: int, worker: Worker = Worker()) -> LengthResult:
         """Run the tests of one length or distance; a collective call."""
         return self.run_together(model, [value], worker)[0]
 
-    def run_together(self, model: Any, values: Sequence[int], worker: Worker) -> list[LengthResult]:
-        """Run the tests of lengths or distances; a collective call.
-
-        The model has `generate`, and for one-number tests `losses`.
-        """
+    def run_together(self, model: ProbedModel, values: Sequence[int], worker: Worker) -> list[LengthResult]:
+        """Run the tests of lengths or distances; a collective call."""
         finished = {value: worker.load(value) for value in values}
         tests = list(product(values, range(self.tests)))
         unfinished = [(value, test) for value, test in tests if test not in finished[value]]
@@ -183,9 +196,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             results.append(LengthResult(value, self.tests, passed, rows[value], *limits, seconds))
         return results
 
-    def run_share(
-        self, model: Any, tests: Sequence[tuple[int, int]], worker: Worker
-    ) -> list[tuple[tuple[int, int], Row]]:
+    def run_share(self, model: ProbedModel, tests: Sequence[TestKey], worker: Worker) -> list[tuple[TestKey, Row]]:
         """Run this rank's share of tests, each a value and a number, and store every batch that is finished."""
         # A rank takes consecutive tests: these have few lengths, and only prompts of one length generate together.
         start = len(tests) * worker.rank // worker.world_size

@@ -45,14 +45,14 @@ last: there a value is None, a low limit 0, and a high limit None.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import betainc
 
 from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
-from lab.core.types import FloatArray
+from lab.core.types import FloatArray, Row
 from lab.probe.limits import LengthResult, share_limits
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
@@ -129,7 +129,7 @@ def fit_reach(results: Sequence[LengthResult], threshold: float) -> tuple[Sequen
     return fitted, to_curve(fitted).fit().round(12)
 
 
-def reach(results: Sequence[LengthResult], threshold: float, least_passing: float = 0.5) -> dict[str, Any]:
+def reach(results: Sequence[LengthResult], threshold: float, least_passing: float = 0.5) -> Row:
     """Find the reach of tests by rising distance, with limits and dips; `least_passing` is a share of distances.
 
     `reach` is None if no stretch shows the threshold, or fewer than half of the distances up to it pass: then
@@ -140,7 +140,7 @@ def reach(results: Sequence[LengthResult], threshold: float, least_passing: floa
     """
     curve = to_curve(results)
     distances = curve.lengths
-    values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": None, "best_distance": None}
+    values: Row = {"reach": None, "reach_low": None, "reach_high": None, "best_distance": None}
     if curve.high[-1] < threshold:
         _, high = find_crossing(distances, curve.largest_high, threshold)
         values["reach_high"] = round(high, 1) or distances[0]
@@ -165,15 +165,15 @@ def reach(results: Sequence[LengthResult], threshold: float, least_passing: floa
     return {**values, "first_distance": distances[0], "last_distance": distances[-1], "dips": dips}
 
 
-def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def with_reach(rows: Iterable[Row]) -> Iterator[Row]:
     """Replace every reach of an earlier definition by that of the tests before it.
 
     The first had no `dips`. The second, without `best_distance`, had a number where fewer than half of the distances
     pass.
     """
-    tests: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    tests: dict[tuple[object, ...], dict[int, Row]] = defaultdict(dict)
     for row in rows:
-        changed: Mapping[str, Any] = {}
+        changed: Row = {}
         known = tests[tuple(row.get(name) for name in ("consumed_tokens", "model", "method"))]
         if "distance" in row and row.get("metric", ONE) == ONE:
             known[row["distance"]] = row
@@ -184,15 +184,13 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {**row, **changed}
 
 
-def recompute_reach(
-    rows: Mapping[int, Mapping[str, Any]], threshold: float, least_passing: float = 0.5
-) -> dict[str, Any]:
+def recompute_reach(rows: Mapping[int, Row], threshold: float, least_passing: float = 0.5) -> Row:
     """Find the reach of recorded tests, by distance; f there is between those of the distances around it."""
     results = []
     for distance, row in sorted(rows.items()):
         n, found = row["n"], row["found"]
         results.append(LengthResult(distance, n, found, [], *share_limits(found, n, row.get("confidence", 0.95))))
-    f: list[Any] = [rows[distance].get("f") for distance in sorted(rows)]
+    f: list[float | None] = [rows[distance].get("f") for distance in sorted(rows)]
     values = reach(results, threshold, least_passing)
     is_known = values["reach"] is not None and None not in f
     return {**values, "f_at_reach": round(np.interp(values["reach"], sorted(rows), f)) if is_known else None}
@@ -210,7 +208,7 @@ def classify_reach(reach: float | None, first: float | None, last: float | None)
     return "end" if last is not None and reach >= last else None
 
 
-def format_reach(row: Mapping[str, Any]) -> str:
+def format_reach(row: Row) -> str:
     """Write the reach of a probe, a censored one as a bound.
 
     Example:

@@ -21,10 +21,11 @@ evidence is this lab's own.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray, Row
@@ -44,6 +45,13 @@ def half_octaves(window: int, first: int = 2) -> list[int]:
     """
     edges = [round(2 ** (k / 2)) for k in (2, *range(4, 2 * window.bit_length()))]
     return [edge for edge in edges if first <= edge <= 0.75 * window]
+
+
+class ScoredModel(Protocol):
+    """A model as recall uses it."""
+
+    def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss in nats, and 1 where it is the most likely: int64 (B, T) both -> (2, B, T)."""
 
 
 class Target(NamedTuple):
@@ -110,11 +118,11 @@ class RecallTest:
                 self.targets += sampled
 
     def scores(
-        self, model: Any, targets: Sequence[Target], done: Callable[[int], object] = lambda _: None
+        self, model: ScoredModel, targets: Sequence[Target], done: Callable[[int], object] = lambda _: None
     ) -> FloatArray:
         """Score targets with both contexts; `done` is called with the number of contexts of each pass.
 
-        The model has `scores`. Contexts of about one length are read side by side, padded after their ends, where no
+        Contexts of about one length are read side by side, padded after their ends, where no
         token that is scored sees it.
 
         Shapes: (targets, 4), in the columns of SCORES; without evidence both contexts are the whole one.

@@ -214,7 +214,7 @@ def check_flash(device: torch.device) -> None:
         spans = replace(Spans.from_lengths(q_lengths, k_lengths, device), causal=causal, before=before)
         out, lse = Flash().forward(q, k, v, spans)
         results = out, lse.T[..., None], *Flash().backward(grad, q, k, v, out, lse, spans)
-        for name, result, exact in zip(names, results, dense_passes(*inputs, spans), strict=True):
+        for name, result, exact in zip(names, results, dense_passes(*inputs, spans=spans), strict=True):
             difference = result.to(HOST, torch.float32) - exact
             error = (difference.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).max()  # of the worst head
             # Rounding to bfloat16 alone: 0.003 and 1e-7. Written so that NaN fails too.
@@ -224,7 +224,7 @@ def check_flash(device: torch.device) -> None:
 
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
-def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, spans: Spans) -> tuple[Tensor, ...]:
+def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, spans: Spans) -> tuple[Tensor, ...]:
     """Attend within spans by definition; return the output, the log-sum-exp and the gradients.
 
     Shapes: q and grad (T, N, H), k and v (T, K, H) -> (T, N, H), (T, N, 1), and those of q, k and v.
