@@ -190,9 +190,9 @@ def recompute_reach(rows: Mapping[int, Row], threshold: float, least_passing: fl
     for distance, row in sorted(rows.items()):
         n, found = row["n"], row["found"]
         results.append(LengthResult(distance, n, found, [], *share_limits(found, n, row.get("confidence", 0.95))))
-    f: list[float | None] = [rows[distance].get("f") for distance in sorted(rows)]
+    f = np.array([rows[distance].get("f") for distance in sorted(rows)], dtype=np.float64)  # nan: not counted
     values = reach(results, threshold, least_passing)
-    is_known = values["reach"] is not None and None not in f
+    is_known = values["reach"] is not None and not np.isnan(f).any()
     return {**values, "f_at_reach": round(np.interp(values["reach"], sorted(rows), f)) if is_known else None}
 
 
@@ -239,7 +239,7 @@ def format_reach(row: Row) -> str:
     return f"reach {range_of([reach], [CENSORED.get(str(end), RUN)])}"
 
 
-def format_limits(row: Mapping[str, Any]) -> str:
+def format_limits(row: Row) -> str:
     """Write the limits of a reach.
 
     Example:
