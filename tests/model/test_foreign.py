@@ -18,7 +18,7 @@ from tests.model.folders import edit
 from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
-TOL = 2e-5  # on log-probabilities, of a dozen float32 sums; they differ by 1.05e-5 on a processor with AMX
+TOL = 1e-5  # on log-probabilities; rotary settings of models are rounded to float32
 SIZES = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WIDE = {"hidden_size": 64, "num_key_value_heads": 4, "head_dim": 16}
@@ -60,7 +60,8 @@ def tiny(family, seed=0, **settings):
 
 @pytest.fixture(scope="module", params=ROTARY)
 def rotary(request):
-    return tiny(request.param, **ROTARY[request.param]), request.param in NEIGHBOURS
+    # In float32 the sums of processors differ by more than TOL.
+    return tiny(request.param, **ROTARY[request.param]).double(), request.param in NEIGHBOURS
 
 
 def log_probs(model, text):
@@ -129,6 +130,8 @@ def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_ca
 @pytest.mark.parametrize("family", [*ROTARY, *OTHERS])
 def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monkeypatch, capfd):
     model = tiny(family, **{**ROTARY, **OTHERS}[family])
+    if family != "gpt_oss":  # whose experts are multiplied in float32 at most
+        model.double()
     foreign = Foreign(model)
     targets = torch.where(torch.arange(45) % 3 == 1, text.roll(-1, 1), -100)
     targets[1, :20] = -100
