@@ -43,8 +43,6 @@ from lab.data.batch import to_batch
 from lab.runs import source
 from lab.train.record import Counting
 
-MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
-BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
 NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
 
 
@@ -103,7 +101,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
         if window := overrides.get("data.window"):
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
     settings |= overrides
-    experiment = config.load_experiment(BASE if is_text else place, settings)
+    experiment = config.load_experiment(Path("cpu_stdlib") if is_text else place, settings)
     data = module.PackedData(experiment)
     if is_text:
         preparation.prepare(experiment.data, workers=launch.cores())
@@ -112,7 +110,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
     counts = counting.local
     available = data.store.n_tokens if is_text else experiment.train.tokens
-    wanted = int(options.tokens or min(MOST_TOKENS, available))
+    wanted = int(options.tokens or min(3_000_000, available))
     # The streams of a run's processes take turns, as in training.
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:

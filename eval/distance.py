@@ -49,7 +49,6 @@ from lab.probe.reach import classify_reach, fit_reach, format_limits
 from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
-WHY = 'docs/install.md, "If it does not work", has reasons'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +258,8 @@ def reach_line(row: Row) -> str:
             f"reach not determined {at}: fewer than half of the distances pass; best at {row['best_distance']:,} tokens"
         )
     if row["reach"] is None and row["reach_high"] == first:
-        return f"no reach {at}: fails at {first:,} tokens already; {WHY}"
+        reasons = 'docs/install.md, "If it does not work", has reasons'
+        return f"no reach {at}: fails at {first:,} tokens already; {reasons}"
     if row["reach"] is None:
         return f"reach not determined {at}, within {format_limits(row)}"
     reach = f"{row['reach']:,.1f}"

@@ -1,6 +1,6 @@
 """Measure attention entropy by layer and by the number of visible tokens.
 
-    probe-lab entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab entropy MODEL [--option=value ...] [-o FOLDER]
 
 The entropy of a query's attention weights p is
 
@@ -10,8 +10,8 @@ A query at 0-based position m sees n = m + 1 tokens. The mean over heads and tex
 (arXiv:2401.07004, section 3.1, Eq. 4, which leaves out the minus sign, and Figure 1):
 
     probe-lab entropy runs/cpu_demo
-    probe-lab entropy runs/cpu_demo --lengths=192,384,768 --texts=40 --plot
-    probe-lab entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy
+    probe-lab entropy runs/cpu_demo --lengths=192,384,768 --texts=40
+    probe-lab entropy runs/cpu_demo --lengths=64,128,256 -o entropy
     probe-lab entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --lengths=1024,2048,4096
 
 The last has the paper's model, documents, their number and length. Its released code averages the weights of the first
@@ -25,8 +25,6 @@ Prints a table, and writes a line for each layer and number of visible tokens to
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,15 +32,11 @@ from torch import Tensor
 
 from eval.engine import command, subject, texts
 from eval.engine.text import pivot, to_text
-from lab.core import chart, schema
+from lab.core import schema
 from lab.core.command import Bar, start
 from lab.core.types import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.huggingface.foreign import AnyDecoder
-
-WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
-Y_TITLE = "attention entropy (nats)"
-MOST_TOKENS = 8192  # of a text whose length is not given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +53,12 @@ class Entropy(texts.OnTexts):
 
     kind = "entropy"
     options: EntropyOptions
-    spec = command.EvaluationSpec(options=EntropyOptions)
+    spec = command.EvaluationSpec(options=EntropyOptions, excluded=("--plot",))
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        usual = self.subject.cap_length(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
+        # Of two training windows, so that both sides of the window are covered.
+        usual = self.subject.cap_length(min(2 * self.subject.model.train_len, 8192))
         lengths = self.options.lengths or (*subject.doublings(2, usual), usual)
         self.visible = sorted(set(lengths))
         self.texts = self.sample_texts(self.visible[-1])
@@ -96,14 +91,6 @@ class Entropy(texts.OnTexts):
         table = pivot(rows, "layer", "visible", "entropy").rename("layer {}".format).rename(columns="{:,}".format)
         table.loc["uniform, ln n"] = np.log(self.visible)
         return to_text(table.rename_axis("visible tokens"), ".3f")
-
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
-        rules = self.window_between(self.visible)
-        plot = partial(chart.plot_rows, rows, "visible", log_x=True, x_title="visible tokens n", y_title=Y_TITLE)
-        lines = plot("entropy", "layer", rules=rules)
-        uniform = plot("uniform", color=chart.GREY, marks=False)
-        return chart.layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()

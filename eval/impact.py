@@ -52,11 +52,9 @@ from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for
 
-STRETCHES = 20  # points of a line, at most
 SHOWN = 12  # rows of the printed table
 FORMS = {"occurrences": ",", "marked": ",", "mean_change": ".3f"}
 FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
-NAMED = 8  # labels at most that the picture names
 
 
 def analyse(request: Request) -> Result:
@@ -167,11 +165,12 @@ def summary(result: dict[str, Any], table: pd.DataFrame) -> str:
 
 def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
     """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
-    edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
+    # A line has 20 points at most, and the picture names 8 labels at most.
+    edges = np.linspace(0, labels.shape[1], min(20, labels.shape[1]) + 1).round()
     # The second index of a marked target is its position; each stretch is named by its middle.
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
     shares = pd.crosstab(labels[marked], at, normalize="columns")
-    largest = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
+    largest = shares.loc[shares.mean(axis=1).nlargest(8).index].T.rename_axis("position")
     rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
     return plot_rows(
         rows,

@@ -1,10 +1,10 @@
 """Measure line retrieval: of a record of named lines, each with a number, one is asked for at the end.
 
-    probe-lab lines MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab lines MODEL [--option=value ...] [-o FOLDER]
 
 Tests have as many lines as fit into a length in the model's own tokens. Scores have exact 95% limits:
 
-    probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
+    probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384
     probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
 LR-S and LR-L of arXiv:2401.07004, Table 3, are tests of 4,096 tokens or fewer, and of more than 8,092; each score is
@@ -20,7 +20,7 @@ LongEval). The words are the lab's own lists. The answer's first number must be 
 so that text after the answer does not count.
 
 Prints a table. Adds a line for each test and for each length to lines-NAME-HASH.jsonl. A second call continues from
-there. The picture shows all that was measured with the same tests.
+there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,9 +94,8 @@ class LineRetrieval(run.Measure):
 
     kind = "lines"
     options: LinesOptions
-    spec = command.EvaluationSpec(options=LinesOptions)
-    alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
-    named_by = (*subject.SUBJECT, *alike, "asked")
+    spec = command.EvaluationSpec(options=LinesOptions, excluded=("--plot",))
+    named_by = (*subject.SUBJECT, "protocol", "chat", "answer_budget", "n", "seed", "by", "asked")
     columns = (
         ("lines", lambda row: row["lines"]["most"], ","),
         ("tokens", "length", ","),
@@ -152,12 +151,6 @@ class LineRetrieval(run.Measure):
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"
-
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the share found over the tokens of the longest test, a line for each model and method."""
-        return self.length_chart(
-            rows, "tests passed", x_title="tokens of the longest test", y_limits=(0, 1), percent=True
-        )
 
 
 main = LineRetrieval.main

@@ -1,11 +1,11 @@
 """Measure retrieval accuracy of a passkey by depth and length: a number hidden in filler, asked for at the end.
 
-    probe-lab passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab passkey MODEL [--option=value ...] [-o FOLDER]
 
 Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
 
-    probe-lab passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
-    probe-lab passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
+    probe-lab passkey models/Llama-2-13B --lengths=4096,8192,16384
+    probe-lab passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5
     probe-lab passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
 
 Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
@@ -27,15 +27,14 @@ or word more of filler allows (theirs counts letters). The first number of the a
 the first tokens).
 
 Prints a table. Adds a line for each test, with its key and answer, and for each cell to passkey-NAME-HASH.jsonl. A
-second call continues from there. The picture, one for each subject and protocol, is next to it.
+second call continues from there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from operator import itemgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -45,7 +44,6 @@ from eval.engine.random_words import draw_number
 from eval.engine.subject import SUBJECT
 from eval.engine.text import pivot, to_text
 from eval.engine.texts import read_text
-from lab.core.chart import plot_rows
 from lab.core.command import start
 from lab.core.schema import Length, PathText, Tests
 from lab.core.types import Row
@@ -53,9 +51,6 @@ from lab.data import config, synthetic
 from lab.probe import needles
 
 Protocol = Literal["passkey", "lab"]
-BUDGET = 16  # tokens for the answer, at least
-DIGITS = 5
-KEY = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
 READERS: dict[Protocol, answers.Read] = {"passkey": answers.first_digits, "lab": needles.first_numbers}
 
@@ -105,7 +100,15 @@ def compose_letters(key: str, depth: float) -> Callable[[int], str]:
         # One copy of the filler more than the letters need, so that any slice of them is full.
         endless = f"{cases.NOISE} " * (1 + letters // len(cases.NOISE))
         task = synthetic.TASK.rstrip("\n")
-        return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
+        return "\n".join(
+            [
+                task,
+                endless[:before],
+                f"The pass key is {key}. Remember it. {key} is the pass key.",
+                endless[: letters - before],
+                QUESTION,
+            ]
+        )
 
     return compose
 
@@ -132,9 +135,8 @@ class Passkey(run.Measure):
 
     kind = "passkey"
     options: PasskeyOptions
-    spec = command.EvaluationSpec(options=PasskeyOptions)
-    alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")
-    named_by = (*alike, "length", "depth")
+    spec = command.EvaluationSpec(options=PasskeyOptions, excluded=("--plot",))
+    named_by = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed", "length", "depth")
 
     def prepare(self) -> None:
         """Choose the protocol, its filler and the lengths."""
@@ -143,7 +145,7 @@ class Passkey(run.Measure):
         experiment = subject.model.experiment
         corpus = None if experiment is None else experiment.data.corpus
         self.protocol = options.protocol or "passkey"
-        self.digits = DIGITS
+        self.digits = 5
         if isinstance(corpus, config.Synthetic):
             # Such a run was trained on the wording of the lab's protocol, and on numbers of so many digits.
             self.protocol = options.protocol or "lab"
@@ -153,7 +155,7 @@ class Passkey(run.Measure):
         if self.protocol == "lab":
             self.filler, source = read_text(subject, options.haystack, option="--haystack")
         self.writer = cases.Writer(subject.tokenizer)
-        self.budget = answers.answer_budget(self.writer, self.digits, BUDGET, READERS[self.protocol])
+        self.budget = answers.answer_budget(self.writer, self.digits, 16, READERS[self.protocol])
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
@@ -200,25 +202,6 @@ class Passkey(run.Measure):
     def text(self, rows: Sequence[Row]) -> str:
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
         return f"retrieval accuracy (%)\n{to_text(grid, '.0f')}"
-
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the grid; cells that were not measured stay empty."""
-        cells = []
-        # The axes take their order from the cells, as depths are text.
-        for row in sorted(rows, key=itemgetter("depth", "length")):
-            cells.append({**row, "depth": f"{row['depth']:.0%}"})
-        return plot_rows(
-            cells,
-            "length",
-            "depth",
-            "score",
-            kind="heat",
-            percent=True,
-            title=self.title(),
-            x_title="length (tokens, prompt and answer)",
-            y_title="depth of the number in the filler",
-            rules=self.window_between(row["length"] for row in rows),
-        )
 
 
 main = Passkey.main

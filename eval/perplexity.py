@@ -1,23 +1,22 @@
 """Measure perplexity against context length, by a sliding window over whole documents.
 
-    probe-lab perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab perplexity MODEL [--option=value ...] [-o FOLDER]
 
 At each context length the same documents are read in windows of that many tokens, moved by the stride.
 eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     probe-lab perplexity runs/cpu_demo
-    probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
-    probe-lab perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
+    probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384
+    probe-lab perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384
 
 `--protocol=whole-windows` is that of the released script of arXiv:2402.17463. It joins all documents, and averages the
 loss over whole windows, of all tokens but a window's first. One text has no interval:
 
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
-Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
-that were measured on the same documents, so that one call for each compares methods and checkpoints:
+Position methods take the place of the model's own. A call adds its rows to the existing ones:
 
-    probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --distance=dca:train_len=2048
+    probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --distance=dca:train_len=2048
 
 Prints a table. Next to perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
 bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length, and
@@ -29,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -47,10 +46,7 @@ from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids, special_ends
 
-STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
-DOCUMENTS = 10
 PROTOCOLS = {"sliding-window": windows, "whole-windows": whole_windows}
-OF_DOCUMENTS = ("documents", "min_tokens", "tokens")  # options
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
@@ -88,7 +84,7 @@ class PerplexityOptions(CellOptions):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             errors.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
-            for name in OF_DOCUMENTS:
+            for name in ("documents", "min_tokens", "tokens"):
                 value = getattr(self, name)
                 if value is not None:
                     errors.append(f"{name}={value}: all documents are joined; leave it out")
@@ -104,9 +100,8 @@ class Perplexity(Measure):
 
     kind = "perplexity"
     options: PerplexityOptions
-    spec = EvaluationSpec(options=PerplexityOptions)
-    alike = ("protocol", "texts", "stride", "bos", "n")
-    named_by = (*SUBJECT, *alike, "length")
+    spec = EvaluationSpec(options=PerplexityOptions, excluded=("--plot",))
+    named_by = (*SUBJECT, "protocol", "texts", "stride", "bos", "n", "length")
     unit = "window"
     columns = (
         ("context", "length", ","),
@@ -123,7 +118,8 @@ class Perplexity(Measure):
         # A quarter of the window, rounded up, and at least 2: the first token of a context predicts the second.
         first = max(2, -(-window // 4))
         self.contexts = tuple(sorted(set(options.lengths or doublings(first, window))))
-        self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
+        # The stride of arXiv:2402.17463, section 4.1, is 256.
+        self.stride = options.stride or max(1, min(256, self.contexts[0] // 2))
         # The rules are checked again, with the defaults in place.
         with report_as_options():
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
@@ -166,7 +162,7 @@ class Perplexity(Measure):
         """Sample documents that are long enough, in their order. Reject too few of them."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
-        self.n = options.documents or DOCUMENTS
+        self.n = options.documents or 10
         long_enough = [document for document in documents if len(document[0]) >= least]
         if len(long_enough) < self.n:
             longest = max([len(ids) for ids, _ in documents], default=0)
@@ -235,10 +231,6 @@ class Perplexity(Measure):
 
     def title(self) -> str:
         return f"{super().title()}; {self.n} documents, {self.options.text or 'held out'}, stride {self.stride}"
-
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw perplexity over context length, a line for each model and method."""
-        return self.length_chart(rows, "perplexity", x_title="context length (tokens)")
 
 
 def count_bytes_per_token(documents: Sequence[Document]) -> float | None:

@@ -52,7 +52,6 @@ from lab.positions import DISTANCE_METHODS, Distance
 from lab.skip import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
-CELLS = 72  # queries, and keys, of a text that are drawn at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +150,8 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     import pandas as pd
 
     f = natural_lengths(options.length).frequency(options.length, "natural")
-    sampled = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
+    # At most 72 queries and keys are plotted.
+    sampled = np.linspace(0, options.length - 1, min(options.length, 72)).round().astype(np.int64)
     rel_pos = compute_cells(distance, sampled, sampled)
     # Positions may be fractions: f is linear in between as in Eq. 2, 0 beyond the window, and nan at hidden cells.
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))

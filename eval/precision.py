@@ -1,6 +1,6 @@
 """Measure the effect of bfloat16 on RoPE: how much attention changes when all positions are shifted equally.
 
-    probe-lab precision MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab precision MODEL [--option=value ...] [-o FOLDER]
 
 In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit those of the
 logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32, and with rotated
@@ -8,7 +8,7 @@ queries and keys rounded to bfloat16, as flash attention takes them. The weights
 the same config:
 
     probe-lab precision runs/cpu_demo
-    probe-lab precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
+    probe-lab precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 -o precision
     probe-lab precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
 Prints two tables. The file that the last line names has a line for each number.
@@ -44,7 +44,6 @@ from torch import Tensor
 
 from eval.engine import command, subject, texts
 from eval.engine.text import pivot, to_text
-from lab.core.chart import hconcat, plot_rows
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, NonNegative
@@ -55,8 +54,6 @@ from lab.model.huggingface.foreign import AnyDecoder
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)
-SAMPLED = 256  # positions whose pairs are compared to decide whether a method depends on distances alone
-MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
 Values = np.typing.NDArray[np.float64]
@@ -93,14 +90,14 @@ class Precision(texts.OnTexts):
 
     kind = "precision"
     options: PrecisionOptions
-    spec = command.EvaluationSpec(options=PrecisionOptions)
+    spec = command.EvaluationSpec(options=PrecisionOptions, excluded=("--plot",))
 
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and reject methods that a shift changes in exact arithmetic."""
         options = self.options
         model = self.subject.model
         window = model.train_len
-        self.n_tokens = options.length or min(window, MOST_TOKENS)
+        self.n_tokens = options.length or min(window, 512)
         usual = self.subject.cap_length(min(WINDOWS * window, LENGTHS[1]))
         self.lengths = sorted({*(options.lengths or subject.doublings(LENGTHS[0], usual))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
@@ -163,17 +160,6 @@ class Precision(texts.OnTexts):
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
-        by_shift = [{**row, "shift": str(row["shift"])} for row in select(rows, "D")]
-        by_length = select(rows, "D_logit")
-        shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
-        return hconcat(
-            panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
-            panel(by_length, "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"),
-            title=self.title(),
-        )
-
 
 def select(rows: Sequence[Row], metric: str) -> list[Row]:
     """Select the rows of a metric, and name the curve of each by its weights and arithmetic."""
@@ -183,23 +169,6 @@ def select(rows: Sequence[Row], metric: str) -> list[Row]:
 def tabulate(rows: Sequence[Row], index: str) -> Any:
     """Make a data frame of the curves, as text with three digits."""
     return pivot(rows, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-
-
-def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -> Any:
-    """Draw a line for each weights and arithmetic; an exact 0 leaves a gap, as a logarithmic axis has none."""
-    points = [{**row, "value": row["value"] or None} for row in rows]
-    return plot_rows(
-        points,
-        x,
-        "value",
-        "curve",
-        title=title,
-        x_title=x_title,
-        y_title=y_title,
-        log_x=x != "shift",
-        log_y=any(row["value"] for row in rows),
-        width=380,
-    )
 
 
 def summary(values: Values) -> Row:
@@ -268,7 +237,8 @@ def shift_inputs(
 
 def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[int]) -> bool:
     """Return whether a shift changes attention in exact arithmetic too, where D would measure the position method."""
-    ids = torch.linspace(0, n_tokens - 1, min(n_tokens, SAMPLED)).round().long()
+    # All pairs of 256 positions decide whether a method depends on distances alone.
+    ids = torch.linspace(0, n_tokens - 1, min(n_tokens, 256)).round().long()
     distance = decoder.distance
     layer = decoder.cfg.n_layers - 1
     two = torch.zeros(1, 2, dtype=torch.long, device=decoder.embedding.weight.device)

@@ -3,8 +3,6 @@
 `findings` and `prompts` are plotted from records, `string_2k` from a method. `demo` is of runs/cpu_demo_384, `methods`
 and `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores. The
 pictures of docs/demand.md are plotted at the commit that it names.
-
-The last step writes results/contact_sheet.png: all pictures of the pages, and the report of 27 recorded runs.
 """
 
 import shlex
@@ -16,10 +14,6 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-DOCS, SHEET = Path("docs"), Path("results/contact_sheet.png")
-RECORDS = Path("experiments/miniature/records")
-N_COLUMNS, CELL, GAP = 3, 900, 30  # of the sheet; pixels of a column, and between pictures
-WIDTH, COLOURS = 1300, 128  # of a picture
 METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
 LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
@@ -44,7 +38,7 @@ COMMANDS = {  # that plot a picture, the last one in the folder {out}
 }
 
 
-def run(words: Sequence[str]) -> None:
+def run_module(words: Sequence[str]) -> None:
     """Run a module. If it fails, exit with its status; it has printed why."""
     if status := subprocess.run([sys.executable, "-m", *words], check=False).returncode:
         raise SystemExit(status)
@@ -54,34 +48,13 @@ def plot_picture(name: str) -> None:
     """Run the commands of a picture and copy it to the pages."""
     with TemporaryDirectory() as out:
         for command in COMMANDS[name]:
-            run(shlex.split(command.format(out=out)))
+            run_module(shlex.split(command.format(out=out)))
         # A command may write several pictures; one that has the name of the page's is preferred.
         (picture,) = [*Path(out).glob(f"{name}.png")] or Path(out).glob("*.png")
         image = Image.open(picture).convert("RGB")
-        image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
+        image.thumbnail((1300, image.height), Image.Resampling.LANCZOS)
         # The repository takes no large files: few colours make a smaller file.
-        image.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
-
-
-def write_sheet(path: Path) -> None:
-    """Write the pictures of the pages and of a report on one sheet."""
-    with TemporaryDirectory() as out:
-        report = Path(out) / "report.png"
-        run(["eval.report", *map(str, sorted(RECORDS.glob("*.xz"))), "-o", str(report)])
-        images = []
-        for picture in [*sorted(DOCS.glob("*.png")), report]:
-            image = Image.open(picture).convert("RGB")
-            image.thumbnail((CELL, 4 * CELL), Image.Resampling.LANCZOS)
-            images.append(image)
-    heights = [0] * N_COLUMNS
-    sheet = Image.new("RGB", (N_COLUMNS * CELL, sum(image.height + GAP for image in images)), "white")
-    for image in images:
-        column = heights.index(min(heights))
-        sheet.paste(image, (column * CELL, heights[column]))
-        heights[column] += image.height + GAP
-    path.parent.mkdir(exist_ok=True)
-    sheet.crop((0, 0, sheet.width, max(heights))).save(path)
-    print(f"look at {path}")
+        image.quantize(128, dither=Image.Dither.NONE).save(Path("docs") / f"{name}.png", optimize=True)
 
 
 def main() -> None:
@@ -93,7 +66,6 @@ def main() -> None:
             raise SystemExit(2)
     for name in names:
         plot_picture(name)
-    write_sheet(SHEET)
 
 
 if __name__ == "__main__":

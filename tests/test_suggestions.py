@@ -11,7 +11,7 @@ from lab.cli import main as probe_lab
 from lab.config import load_experiment
 from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
-from lab.sweep.planning import plan
+from lab.sweep.planning import plan_sweep
 from tests.forked import ROOT
 
 CONFIG, SWEEP = ROOT / "configs/cpu_test.yaml", ROOT / "sweeps/windows_mini.yaml"
@@ -20,9 +20,9 @@ ANSWERED = {  # what is called in a folder without configs/, and the line
     "no_config": (lambda: load_experiment(Path("nope.yaml")), ".*configs/"),
     "config_by_name": (lambda: load_experiment(Path("configs/cpu_short.yaml")), r".*did you mean cpu_short\?"),
     "config_by_path": (lambda: load_experiment(Path("mine/owm.yaml")), r".*did you mean mine/own\.yaml\?"),
-    "sweep_elsewhere": (lambda: plan(SWEEP, {}), "configs/cpu_short.yaml: .*"),
+    "sweep_elsewhere": (lambda: plan_sweep(SWEEP, {}), "configs/cpu_short.yaml: .*"),
     "letters": (lambda: load_experiment(CONFIG, {"train.tokens": "1K"}), 'train.tokens="1K": must be a whole .*'),
-    "no_sweep": (lambda: plan(SWEEP.relative_to(ROOT), {}), "sweeps/windows_mini.yaml: .*"),
+    "no_sweep": (lambda: plan_sweep(SWEEP.relative_to(ROOT), {}), "sweeps/windows_mini.yaml: .*"),
 }
 
 

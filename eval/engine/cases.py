@@ -22,10 +22,6 @@ from lab.data.chat import NO_TOKENS, frame_question, render
 from lab.model.huggingface.config import declared_tokens, special_texts
 from lab.probe.needles import Case, check_encoding
 
-PROBE_UNITS = 16  # first step of the search, which estimates the slope
-MOST_UNITS = 100  # for each token of room; letters are the smallest units
-GUESSES = 4  # steps by the slope before every other one halves the interval
-
 ASK, ANSWER = "\x02", "\x03"  # marks, in a prompt, of where a question begins and where its answer does
 Compose = Callable[[int], str]
 Score = Callable[[str, Sequence[str]], float]
@@ -231,7 +227,8 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
     """
     low = least
     at_low = count(least)
-    step = PROBE_UNITS
+    # The first step estimates the slope.
+    step = 16
     assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
     while True:  # grow until the text no longer fits
         high = low + step
@@ -242,7 +239,8 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
             break
         if at_high == room or high == most:
             return high
-        if high - least > MOST_UNITS * (room + 1):
+        # Letters, the smallest units, are far fewer than 100 for each token of room.
+        if high - least > 100 * (room + 1):
             raise DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
         slope = (at_high - at_low) / (high - low)
         low, at_low = high, at_high
@@ -257,7 +255,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         middle = low + round((room - at_low) / slope)
         # Where the count bends, guesses by the slope move one end of the interval by single units. Halving it every
         # other time bounds the number of steps.
-        if number >= GUESSES and number % 2 == 0:
+        if number >= 4 and number % 2 == 0:
             middle = (low + high) // 2
         middle = min(max(middle, low + 1), high - 1)  # a guess at an end would not narrow the interval
         at_middle = count(middle)

@@ -25,8 +25,6 @@ from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
-DRAW = 4  # keeps the draw of a failure apart from the test's own draws
-CELLS_PER_NEEDLE = 3
 
 
 def find_cell(depth: float, needle: int, needles: int, depths: int) -> int:
@@ -61,8 +59,9 @@ def third_rows(tests: Sequence[Row], seed: int) -> list[Row]:
             if not hit:
                 lost.append(find_cell(depth, 0, 1, len(THIRDS)))
         if lost:
-            # A stream per test: the choice does not depend on which other tests fail, or on how many were run.
-            generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
+            # A stream per test, the 4 apart from its own draws: the choice does not depend on which other tests fail,
+            # or on how many were run.
+            generator = np.random.default_rng([seed, row["length"], row["test"], 4])
             failures.append(lost[generator.integers(len(lost))])
     n = len(failures)
     rows = []
@@ -81,7 +80,7 @@ class ByDepth(NeedleMeasure):
         Raises: ConfigError if the number of depths is no multiple of the needles.
         """
         needles = config.needles
-        self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
+        self.depths = self.options.depths or 3 * needles
         if self.depths % needles:
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own; correct it"
             raise ConfigError(f"--depths={self.depths}: {rule}")

@@ -29,8 +29,6 @@ from tokenizers import Tokenizer
 from lab.core.types import FloatArray, IntArray
 
 BoolArray = np.typing.NDArray[np.bool_]
-TOLERANCE = 1e-12  # of coverage times a count, where a product of decimals falls just above a whole number
-CONTEXT = "a"  # text before a token, so that a leading space shows
 
 
 def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
@@ -70,7 +68,8 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     less.
     """
     can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
-    wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
+    # A product of decimals may fall just above a whole number.
+    wanted = coverage * table["marked"].sum() * (1 - 1e-12)
     # searchsorted finds the label that completes the share; + 1 includes it.
     return list(can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1])
 
@@ -81,7 +80,8 @@ def token_texts(tokenizer: Tokenizer) -> list[str | None]:
     Shapes: (vocab_size,), added tokens included.
     """
     n_ids = max(tokenizer.get_vocab().values()) + 1
-    before = tokenizer.encode(CONTEXT, add_special_tokens=False).ids
+    # With text before the token, its leading space shows.
+    before = tokenizer.encode("a", add_special_tokens=False).ids
     start = len(tokenizer.decode(before))
     texts = tokenizer.decode_batch([[*before, token] for token in range(n_ids)], skip_special_tokens=True)
     special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}

@@ -12,7 +12,6 @@ from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
 
 SLIMPAJAMA = "slimpajama"
-OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shape
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long
 
 
@@ -69,7 +68,8 @@ def read_lengths(corpus: str) -> LengthHistogram:
     Raises: DataError.
     """
     if corpus == SLIMPAJAMA:
-        return natural_lengths(OF_WINDOW)
+        # The length at which arXiv:2410.18745, Figure 1a, shows the shape.
+        return natural_lengths(2048)
     path = Path(corpus)
     if not path.is_dir():
         raise DataError(f"--corpus={path}: must be slimpajama or a folder of token shards; correct it")

@@ -6,7 +6,6 @@ from lab.core.types import FloatArray, IntArray
 from lab.positions import Distance
 
 WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end
-DECIMALS = 3  # at most, of a fractional position
 
 
 def compute_cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
@@ -35,7 +34,7 @@ def format_number(value: float) -> str:
         >>> format_number(6.0), format_number(5.5), format_number(1 / 3)
         ('6', '5.5', '0.333')
     """
-    return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    return f"{value:.{3}f}".rstrip("0").rstrip(".")
 
 
 def format_matrix(distance: Distance, length: int) -> str:

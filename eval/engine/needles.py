@@ -24,7 +24,6 @@ from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.probe import Probe
 from lab.probe.reach import shown_length
 
-EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
 OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 X_TITLE = "length (tokens)"
@@ -161,7 +160,8 @@ class NeedleMeasure(run.Measure):
             value = getattr(self.options, item.name, None)
             if value is not None:
                 changes[item.name] = value
-        values = {"step": max(1, window // EIGHTHS), **changes}
+        # A model without a probe of its own is tested at eighths of its window.
+        values = {"step": max(1, window // 8), **changes}
         experiment = subject.model.experiment
         if experiment is not None:
             values = experiment.probe_settings(changes)

@@ -36,12 +36,8 @@ from lab.core.types import CONFIDENCE, FloatArray
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
-ALIKE = 0.999  # share of a column's variance that others explain from which on it counts as theirs
-CONSTANT = "the same in all points"  # why a column is excluded
-HELD = "held: the same in all runs of each base"  # differs between bases alone, from which nothing follows
 SPARE = 3  # reaches that must be measured in addition to one for each column
 LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
-LOG_DENSITY = -0.5 * np.log(2 * np.pi)
 
 
 class Regression(NamedTuple):
@@ -71,10 +67,11 @@ def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tupl
             errors[column] = "unknown in some points"
         # Counts of tokens differ by a pack or two between runs that ran equally long.
         elif np.ptp(np.log(points[column])) < SAME:
-            errors[column] = CONSTANT
+            errors[column] = "the same in all points"
         elif is_held(points, column):
-            errors[column] = HELD
-        elif (r2 := max(inflation(points, [*chosen, column]).values())) > ALIKE:
+            # Nothing follows from what differs between bases alone.
+            errors[column] = "held: the same in all runs of each base"
+        elif (r2 := max(inflation(points, [*chosen, column]).values())) > 0.999:
             errors[column] = f"collinear with {', '.join(chosen)} (R2 {r2:.4f})"
         else:
             chosen.append(column)
@@ -150,7 +147,7 @@ def loss(parameters: FloatArray, x: FloatArray, y: FloatArray, side: FloatArray)
 def mills(u: FloatArray) -> FloatArray:
     """Return the derivative of ln Phi."""
     # phi(u) / Phi(u) by logarithms, because both underflow for u far below 0.
-    return np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
+    return np.exp(-0.5 * np.log(2 * np.pi) - u**2 / 2 - log_ndtr(u))
 
 
 def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, int]:

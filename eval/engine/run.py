@@ -11,7 +11,6 @@ The file's docstring is the help text. It declares its options and a subclass of
         options: PasskeyOptions
         spec = EvaluationSpec(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
-        alike = (*SUBJECT, "n")                  rows that agree in these are plotted in one picture
 
         def prepare(self): ...                   read texts, choose lengths, reject what cannot be measured
         def cells(self): ...                     list the rows to measure, each a cell with its tests
@@ -34,7 +33,6 @@ needs its file and its line in tests/eval/test_measures.py; the console command 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,14 +43,14 @@ from typing import Any, ClassVar, NamedTuple
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.subject import SUBJECT, Subject, announce, check_lengths, open_subject
-from eval.engine.text import RESULTS, Column, Result, columns_text, named_series, to_json
-from lab.core.chart import Rule, plot_rows, save
+from eval.engine.text import RESULTS, Column, Result, columns_text, to_json
+from lab.core.chart import Rule, save
 from lab.core.command import CONTINUES, Bar
 from lab.core.types import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
 from lab.probe.probe import answer_cases
-from lab.results.store import Store, read_records, short_hash
+from lab.results.store import Store, short_hash
 
 
 class Cell(NamedTuple):
@@ -70,7 +68,6 @@ class Measure:
     kind: ClassVar[str]
     spec: ClassVar[command.EvaluationSpec]
     named_by: ClassVar[tuple[str, ...]] = ()
-    alike: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Sequence[Column]] = ()
     unit: ClassVar[str] = "test"
     stopped: ClassVar[str] = CONTINUES
@@ -147,7 +144,7 @@ class Measure:
         return columns_text(rows, self.columns)
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Plot rows; those of earlier calls that are alike are among them."""
+        """Plot the rows."""
         raise NotImplementedError
 
     @property
@@ -174,22 +171,6 @@ class Measure:
         if rising[0] <= window <= rising[-1]:
             return [Rule("x", window, f"training window {window:,}")]
         return []
-
-    def length_chart(self, rows: Sequence[Row], y_title: str, **options: Any) -> Any:
-        """Plot scores with their limits over length, a line for each model and method."""
-        return plot_rows(
-            named_series(rows),
-            "length",
-            "score",
-            "series",
-            low="low",
-            high="high",
-            log_x=True,
-            y_title=y_title,
-            title=self.title(),
-            rules=self.window_between(row["length"] for row in rows),
-            **options,
-        )
 
     def announce(self, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
         """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
@@ -269,16 +250,6 @@ class Measure:
         self.write(rows)
         picture = None
         if self.request.plots:
-            store = self.stores[0]
-            picture = store.path.with_suffix(".png")
-            plotted = rows
-            if self.alike:
-                digest = short_hash(json.dumps([rows[0][field] for field in self.alike]))
-                picture = store.path.with_name(f"{store.path.stem}-{digest}.png")
-                plotted = []
-                for path in sorted(store.path.parent.glob(f"{self.kind}-*.jsonl")):
-                    for row in read_records(path):
-                        if "n" in row and all(row.get(field) == rows[0][field] for field in self.alike):
-                            plotted.append(row)
-            save(self.chart(plotted), picture)
+            picture = self.stores[0].path.with_suffix(".png")
+            save(self.chart(rows), picture)
         return Result(f"{self.title()}\n\n{self.text(rows)}", rows, [store.path for store in self.stores], picture)

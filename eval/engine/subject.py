@@ -4,7 +4,6 @@ The cost of n tokens is that of one forward pass over them, in proportion to its
 tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +37,6 @@ from lab.train.environment import describe_source
 TIMED = 512  # tokens of a pass that is timed
 SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
-ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
 LENGTHS = ("lengths", "length", "max_length", "window", "prompts")  # options that a model must have positions for
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
@@ -139,12 +137,7 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
-    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each pass.
-
-    At a terminal, ask before tests of many windows.
-
-    Raises: KeyboardInterrupt if the answer is not yes.
-    """
+    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each pass."""
     cfg = subject.model.decoder.cfg
     window = subject.model.train_len
     n_tests, n_tokens, longest, operations = 0, 0, 0, 0.0
@@ -162,14 +155,8 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
         text += f": about {seconds / 60:,.0f} min at most"
     if longest > window:
         text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
-    # A batch job has no terminal, and nobody to answer.
-    asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
-    if seconds > SHORT_S or asks:
+    if seconds > SHORT_S:
         show(text, error=True)
-    if asks:
-        show("continue? [y/N] ", error=True, end="")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise KeyboardInterrupt
 
 
 def count_operations(cfg: DecoderConfig, tokens: int) -> float:

@@ -140,24 +140,6 @@ def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: s
     return frame.pivot(index=index, columns=columns, values=values).loc[frame[index].unique(), frame[columns].unique()]
 
 
-def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows by length and name the `series` of each: its method, and model, checkpoint, precision if they differ.
-
-    Example:
-        >>> rows = [{"model": "a", "checkpoint": c, "precision": "fp32", "method": "rope", "length": 1} for c in "xy"]
-        >>> [row["series"] for row in named_series(rows)], named_series(rows[:1])[0]["series"]
-        (['rope, x', 'rope, y'], 'rope')
-    """
-    names = ["method"]
-    for key in ("model", "checkpoint", "precision"):
-        if len({row[key] for row in rows}) > 1:
-            names.append(key)
-    out = []
-    for row in sorted(rows, key=lambda row: row["length"]):
-        out.append({**row, "series": ", ".join(str(row[key]) for key in names)})
-    return out
-
-
 def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
     """Write the limits of a row.
 

@@ -14,10 +14,12 @@ why, and the others are printed. Models and data are those of eval/papers/needs.
 Writes table.json, an object for each cell with both numbers.
 """
 
+import itertools
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,8 @@ from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, ru
 from lab.core.types import Row
 from lab.core.yaml import flatten
 from lab.results.store import Store, short_hash
-from lab.sweep import jobs
-from lab.sweep.planning import PlannedRun, plan, plan_command
+from lab.sweep.nodes import Node, is_trained, run_nodes
+from lab.sweep.planning import PlannedRun, plan_command, plan_sweep
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
@@ -54,7 +56,7 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
     """
     runs: list[PlannedRun] = []
     for file in table.sweep:
-        runs += plan(Path(file), {})
+        runs += plan_sweep(Path(file), {})
     for row, placeholders in table.rows.items():
         for model in models(table, row, placeholders, runs):
             values = {**table.values, **placeholders, **model}
@@ -86,7 +88,7 @@ def to_texts(settings: Row) -> set[tuple[str, str]]:
     return {(key, str(value)) for key, value in flatten(settings).items()}
 
 
-def list_training(table: Table) -> Iterator[Sequence[str]]:
+def list_training(table: Table) -> Iterator[list[str]]:
     """List the commands that train what the table needs, in the order in which they depend on each other."""
     for need in table.requirements.values():
         if need.train:
@@ -95,66 +97,74 @@ def list_training(table: Table) -> Iterator[Sequence[str]]:
         yield ["lab.sweep", file]
 
 
+def chain(
+    row: str, commands: Iterable[Sequence[str]], is_done: Callable[[Sequence[str]], bool], log: Path | None = None
+) -> list[Node]:
+    """List the nodes of commands, each of which needs the one before it."""
+    nodes: list[Node] = []
+    for arguments in commands:
+        nodes.append(
+            Node(
+                name=f"{row}{format_command(arguments)}",
+                command=[sys.executable, "-m", *arguments],
+                needs=nodes[-1:],
+                is_finished=partial(is_done, arguments),
+                output=log,
+            )
+        )
+    return nodes
+
+
 def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     """Run the commands that are not finished; return the rows that are, on each of their models, and the failures.
 
-    Shared runs, sweeps and each row's commands are child processes, one after another. A failure is
-    a line. Where training fails nothing is evaluated; where a row fails the others go on.
+    Where training fails nothing is evaluated; where a row fails the others go on.
+
+    Raises: KeyboardInterrupt if something is left to do.
     """
     if table.missing_files:
         raise errors.DataError("\n".join(table.missing_files))
-    for arguments in list_training(table):
-        failure = None if is_trained(arguments) else run_command(arguments)
-        if failure is not None:
-            return [], [failure]
     finished = Store(folder, "finished", {}, ("command",))  # the evaluations that have run
-    failures: list[str] = []
-    rows: list[Measured] = []
+
+    def has_run(arguments: Sequence[str]) -> bool:
+        return finished.find({"command": shlex.join(arguments)}) is not None
+
+    def report(node: Node) -> None:
+        if node.state == "running":
+            show(f"{node.name}   output: {node.output}" if node.output else node.name, error=True)
+        # Recorded after each evaluation, so that a later call begins with the one that failed.
+        if node.state == "finished" and node.output and not node.is_finished():
+            finished.append([{"command": shlex.join(node.command[2:])}])
+
+    def run_plan(nodes: Sequence[Node]) -> list[str]:
+        if run_nodes(nodes, report=report) == EXIT_STOPPED:
+            raise KeyboardInterrupt
+        return [f"{node.name}: ended with {node.reason}" for node in nodes if node.state == "failed"]
+
+    if failures := run_plan(chain("", list_training(table), is_trained_by)):
+        return [], failures
     # All commands are expanded before the first one runs, as a placeholder without a value is an error.
-    for row in list(measured_rows(table, folder)):
-        failure = run_row(row, finished, folder)
-        if failure is None:
-            rows.append(row)
-        else:
-            failures.append(failure)
-    return rows, failures
-
-
-def run_row(row: Measured, finished: Store, folder: Path) -> str | None:
-    """Run the commands of a row that are not finished, up to the first that fails, and return why it failed."""
-    for arguments in row.commands:
-        command = {"command": shlex.join(arguments)}
-        if finished.find(command):
-            continue
-        if failure := run_command(arguments, folder / f"{row.values['out'].name}.log"):
-            return f"{row.row}: {failure}"
-        # Recorded after each command, so that a later call begins with the one that failed.
-        finished.append([command])
-    return None
-
-
-def run_command(arguments: Sequence[str], log: Path | None = None) -> str | None:
-    """Run a command, add its output to a log if one is given, and return why it failed, in a line."""
-    text = format_command(arguments)
-    show(text if log is None else f"{text}   output: {log}", error=True)
-    job = jobs.Job(text, [sys.executable, "-m", *arguments], log)
-    status = jobs.run_jobs([job])
-    if status == EXIT_STOPPED:
-        raise KeyboardInterrupt
-    return f"{text}: ended with status {status}: {job.last_line}" if status else None
+    rows = list(measured_rows(table, folder))
+    plans = []
+    for one in rows:
+        out = one.values["out"]
+        plans.append(chain(f"{one.row}: ", one.commands, has_run, out.with_name(f"{out.name}.log")))
+    failures = run_plan(list(itertools.chain(*plans)))
+    return [one for one, nodes in zip(rows, plans, strict=True) if nodes[-1].state == "finished"], failures
 
 
 def format_command(arguments: Sequence[str]) -> str:
     return f"probe-lab {shlex.join(arguments).partition('.')[2]}"
 
 
-def is_trained(arguments: Sequence[str]) -> bool:
+def is_trained_by(arguments: Sequence[str]) -> bool:
+    """Return whether a training command would find nothing left to do."""
     if arguments[0] == "lab.sweep":
-        return all(jobs.is_finished(run.experiment) for run in plan(Path(arguments[1]), {}))
-    return arguments[0] == "lab.fit" and jobs.is_finished(plan_command(arguments, {}, {}).experiment)
+        return all(is_trained(run.experiment) for run in plan_sweep(Path(arguments[1]), {}))
+    return arguments[0] == "lab.fit" and is_trained(plan_command(arguments, {}, {}).experiment)
 
 
-def dry_run(table: Table, folder: Path) -> Iterator[str]:
+def list_commands(table: Table, folder: Path) -> Iterator[str]:
     """List the missing files and all commands, also those that have run."""
     yield from table.missing_files
     yield from map(format_command, list_training(table))
@@ -168,7 +178,7 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
             yield format_command(shlex.split(command))
 
 
-def work(args: Arguments) -> str | int:
+def run_papers(args: Arguments) -> str | int:
     """Run what the command line asks for, and return what to print, or the exit status once it is printed."""
     options = args.options
     if args.settings:
@@ -179,7 +189,7 @@ def work(args: Arguments) -> str | int:
     table = read_table(name, mini=options.mini)
     folder = Path(options.o) if options.o else result_folder(name, mini=options.mini)
     if options.dry_run:
-        return "\n".join(dry_run(table, folder))
+        return "\n".join(list_commands(table, folder))
     rows, failures = run_table(table, folder)
     if rows:
         cells = compare(table, rows, mini=options.mini)
@@ -208,7 +218,7 @@ def list_tables() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run(SPEC, work, [*arguments] or ["--list"])
+    return run(SPEC, run_papers, [*arguments] or ["--list"])
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from eval.papers.table import Column, Table, expand
 from lab.core.types import Row
 from lab.results.store import read_records
 
-VARYING = ("commit", "hardware", "cell")  # fields of a result that is the same measured again
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -74,7 +72,7 @@ def read_number(column: Column, one: Measured) -> float | None:
             # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
             named = {}
             for name, value in row.items():
-                if not isinstance(value, float | dict | list) and name not in VARYING:
+                if not isinstance(value, float | dict | list) and name not in ("commit", "hardware", "cell"):
                     named[name] = value
             newest[json.dumps(named)] = row
     values = []

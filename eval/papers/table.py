@@ -15,9 +15,7 @@ from lab.core.schema import PathText, Section, validated
 from lab.core.yaml import read_yaml
 
 HOME = Path(__file__).parent
-PAPERS = ("string", "dca", "longrecipe", "entropy_abf", "anchor")  # folders
 PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
-DEEPEST = 3  # values that name values
 Number = float | str | None  # a published number, or words such as OOM
 Words = dict[str, Any]
 
@@ -140,7 +138,7 @@ def closure(names: Iterable[str]) -> dict[str, Need]:
 def names() -> list[str]:
     """List the tables, PAPER/TABLE, in the order of the papers."""
     out = []
-    for paper in PAPERS:
+    for paper in ("string", "dca", "longrecipe", "entropy_abf", "anchor"):
         for path in sorted((HOME / paper).glob("*.yaml")):
             out.append(f"{paper}/{path.stem}")
     return out
@@ -175,7 +173,8 @@ def expand(text: str, values: Mapping[str, Any]) -> str:
     """
     paths: dict[str, Any] = {name: need.path for name, need in needs().items()}
     paths |= values
-    for _ in range(DEEPEST):
+    # A value may have a placeholder, whose value may have another.
+    for _ in range(3):
         for name in PLACEHOLDER.findall(text):
             if name not in paths:
                 raise ConfigError(f"{{{name}}}: has no value in {text}; {suggest(name, [*values])}")

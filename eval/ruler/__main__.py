@@ -37,8 +37,6 @@ from lab.core.schema import Length, PathText, Tests
 from lab.core.types import Row
 from lab.loading import newest_checkpoints
 
-SHORTEST = 4096  # RULER's first length
-
 
 @dataclass(frozen=True, kw_only=True)
 class RulerOptions(ChatOptions):
@@ -111,7 +109,8 @@ class Ruler(Measure):
         for task in options.selected_tasks:
             least_budget = task.least_budget(self.writer, self.sources)
             self.budgets[task] = max(options.answer_budget or task.budget, least_budget)
-        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
+        # RULER's first length is 4096.
+        self.lengths = sorted({*(options.lengths or doublings(4096, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least: dict[Task, int] = {}
         for task in Bar(options.selected_tasks, desc="drawing", leave=False):

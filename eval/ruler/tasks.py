@@ -29,9 +29,7 @@ from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.reach import find_crossing
 
-ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
-SAMPLE = 32  # answers of a task, whose longest is taken as the bound
 VERSION = 2  # of the cases; raised with every change to them, so that old results are not reused
 CONTROL = re.compile(r"[\x00-\x1f]")
 
@@ -91,7 +89,8 @@ class Task:
         """Count the tokens of the longest of a sample of answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
-        drafts = (self.draft(writer, sources, self.turn(0, 0, 0, index)) for index in range(SAMPLE))
+        # The longest of 32 answers is taken as the bound.
+        drafts = (self.draft(writer, sources, self.turn(0, 0, 0, index)) for index in range(32))
         return max(len(writer.spell(draft.answers)) for draft in drafts)
 
     def too_short(self, length: int, least: int) -> ConfigError:
@@ -143,7 +142,7 @@ def interval(scores: Sequence[float]) -> tuple[float, float]:
     from scipy.stats import binomtest  # here, as it takes half a second
 
     # Without rounding, thirds that add up to a whole number may be a bit above it, which the ceiling would raise.
-    total = round(sum(scores), ROUNDING)
+    total = round(sum(scores), 9)
     lower = binomtest(math.floor(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
     upper = binomtest(math.ceil(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
     return float(lower.low), float(upper.high)

@@ -80,10 +80,7 @@ TRACING = (
 DEPTHS = 40
 KINDS = {"words": random_words.draw_pair, "numbers": random_words.draw_number, "uuids": random_words.draw_uuid}
 HOPS = 4
-LETTERS = 5  # of a variable's name
-EXAMPLE_LETTERS = 3
 EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer
-VALUES = 10_000, 100_000
 LEAST = HOPS + 2  # sentences of noise: one more than there are statements
 SENTENCES = SENTENCE_END.split(NOISE)
 Haystack = Literal["noise", "essays", "needles"]
@@ -164,7 +161,7 @@ def draw_chain(rng: random_words.Generator, letters: int, taken: Sequence[str] =
     """Draw distinct names, also from those taken, a value, and depths anywhere."""
     sampler = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), list(taken))
     names = sampler.first(len(taken) + HOPS + 1)[len(taken) :]
-    return names, int(rng.integers(*VALUES)), sorted(rng.random(HOPS + 1).tolist())
+    return names, int(rng.integers(10_000, 100_000)), sorted(rng.random(HOPS + 1).tolist())
 
 
 def trace(chain: Chain, sentences: int) -> str:
@@ -187,8 +184,8 @@ def trace(chain: Chain, sentences: int) -> str:
 
 def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     """Draw names, a value and places; write an example with its answer where it takes at most half of the room."""
-    example = draw_chain(turn.rng, EXAMPLE_LETTERS)
-    chain = draw_chain(turn.rng, LETTERS, taken=example[0])
+    example = draw_chain(turn.rng, 3)
+    chain = draw_chain(turn.rng, 5, taken=example[0])
 
     def solved(sentences: int) -> str:
         return f"{trace(example, sentences)} {' '.join(example[0])}\n\n"

@@ -25,8 +25,9 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -50,13 +51,11 @@ from lab.core.files import write_json
 from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import load_tokenizer
 from lab.model.devices import cpuinfo
-from lab.sweep.jobs import Job, is_finished, run_jobs
+from lab.sweep.nodes import Node, is_trained, run_nodes
 from lab.sweep.planning import PlannedRun
 
 RECORDS = Path("experiments/window/records")
 RUNS = Path("runs/window")
-PROCESSOR = ("model name", "cpu family", "model", "stepping")
-SHORT = ("4_log", "4_log_shuffled")  # branches of D
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def main() -> None:
         folder = Path("runs/window_short")
         print(f"D, one seed, in {folder}: a base model, then two orders of asking; 6 minutes on two cores", flush=True)
         # The base model of the second seed retrieves after 2M tokens.
-        runs = run_seed("D", STAGES["D"].seeds[1], folder, options.jobs or 2, SHORT)
+        runs = run_seed("D", STAGES["D"].seeds[1], folder, options.jobs or 2, ("4_log", "4_log_shuffled"))
         describe(collect(run.path for run in runs))
     else:
         names = options.stages or list(STAGES)
@@ -157,30 +156,45 @@ def train_and_test(
 ) -> None:
     """Train the runs that are not finished, and test those that have not been tested, `jobs` at once.
 
-    `haystacks` are natural texts by name, in which all are tested; docstrings in a window of 768 only.
-
     Raises: SystemExit with the status of a run that failed or was stopped.
     """
-    unfinished, untested = [], []
+    training = []
+    tests: list[Node] = []
     for run in runs:
         # Signed before training: the predictions are older than the result.
         sign(run, STAGES[name])
-        if not is_finished(run.experiment):
-            unfinished.append(Job(run.path.name, run.words(jobs), run.path / "fit.log"))
-        if not any(run.path.glob("eval/distance*.jsonl")):
-            words = [sys.executable, "-m", "eval.distance", str(run.path), *evaluation_options(name, run)]
-            untested.append(Job(run.path.name, words, run.path / "distance.log"))
-        for text, path in haystacks.items():
-            out = run.path / "eval" / text
-            if (text != "docstrings" or run.experiment.data.window == 768) and not any(out.glob("distance*.jsonl")):
-                options = [f"--haystack={path}", "-o", str(out), *evaluation_options(name, run, text)]
-                words = [sys.executable, "-m", "eval.distance", str(run.path), *options]
-                untested.append(Job(f"{run.path.name}, {text}", words, run.path / f"{text}.log"))
-        if name == "D" and not (run.path / "eval/ranks.jsonl").exists() and haystacks:
-            words = [sys.executable, "-m", "experiments.window.ranks", str(run.path)]
-            untested.append(Job(f"{run.path.name}, ranks", words, run.path / "ranks.log"))
-    if status := run_jobs(unfinished, jobs) or run_jobs(untested, jobs):
+        finished = partial(is_trained, run.experiment)
+        log = run.path / "fit.log"
+        training.append(Node(name=run.path.name, command=run.command(jobs), is_finished=finished, output=log))
+        tests += list_tests(name, run, training[-1], haystacks)
+    if status := run_nodes([*training, *tests], jobs):
         raise SystemExit(status)
+
+
+def list_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str, Path]) -> Iterator[Node]:
+    """List the tests of a run: in its own text, in `haystacks`, natural texts by name, and, of D, the ranks.
+
+    Docstrings are for a window of 768 only.
+    """
+    evaluation = run.path / "eval"
+
+    def build(test: str, results: str, *command: str) -> Node:
+        return Node(
+            name=f"{run.path.name}, {test}",
+            command=[sys.executable, "-m", *command],
+            needs=[trained],
+            is_finished=lambda: any(evaluation.glob(results)),
+            output=run.path / f"{test}.log",
+        )
+
+    of_run = "eval.distance", str(run.path)
+    yield build("distance", "distance*.jsonl", *of_run, *evaluation_options(name, run))
+    for text, path in haystacks.items():
+        if text != "docstrings" or run.experiment.data.window == 768:
+            options = [f"--haystack={path}", "-o", str(evaluation / text), *evaluation_options(name, run, text)]
+            yield build(text, f"{text}/distance*.jsonl", *of_run, *options)
+    if name == "D" and haystacks:
+        yield build("ranks", "ranks.jsonl", "experiments.window.ranks", str(run.path))
 
 
 def sign(run: PlannedRun, stage: Stage) -> None:
@@ -204,7 +218,7 @@ def describe_processor() -> dict[str, str]:
     known = {}
     for line in cpuinfo().splitlines():
         name, _, value = line.partition(":")
-        if name.strip() in PROCESSOR:
+        if name.strip() in ("model name", "cpu family", "model", "stepping"):
             known[name.strip()] = value.strip()
     return known
 

@@ -14,7 +14,6 @@ from lab.core.chart import GREY, hconcat, layer, plot_rows, save
 from lab.core.chart_style import BELOW, BEYOND, RUN
 from lab.probe.reach import ONE
 
-GAPS = Path("experiments/demand/records/S1.jsonl.xz")
 CONDITIONS = {  # of S1, by their names in the records
     "base": "base model",
     "all": "unmasked",
@@ -22,7 +21,6 @@ CONDITIONS = {  # of S1, by their names in the records
     "near_off": "near-masked",
     "kind_off": "matched control",
 }
-NEAREST = 48  # tokens, a quarter of the window
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach
 
 
@@ -90,11 +88,12 @@ def frequency_panel(records: Records, runs: pd.DataFrame) -> Any:
 def gap_panel() -> Any:
     """Plot the mean accuracy by distance of the conditions of S1, which all have the same f."""
     rows = []
-    with unpacked([GAPS]) as places:
+    with unpacked([Path("experiments/demand/records/S1.jsonl.xz")]) as places:
         for place in places:
             _, seed, arm = place.name.split("-", 2)
             for row in read_tests(place):
-                if row["metric"] == ONE and row["distance"] >= NEAREST:
+                # From a quarter of the window on.
+                if row["metric"] == ONE and row["distance"] >= 48:
                     cell = {"distance": row["distance"], "score": row["score"]}
                     rows.append({"arm": CONDITIONS[arm], "seed": seed, **cell})
     tests = pd.DataFrame(rows)

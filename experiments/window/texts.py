@@ -4,7 +4,7 @@ S2: two corpora of equal retrieval demand, of which one has a tenth of the posit
 
 A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
 the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
-is more than MATCHED tokens away gives both the same demand there. Nearer demand is matched by the parameters of the
+is more than 42 tokens away gives both the same demand there. Nearer demand is matched by the parameters of the
 short documents. The base model's text is half A and half B. No two corpora share a document.
 
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
@@ -31,8 +31,6 @@ from lab.core.files import write_atomic
 from lab.data.synthetic import NEEDLE, QUESTION, TASK, Piece, Synthetic
 from lab.data.tokenizer import train_bpe
 
-MATCHED = 42  # tokens of evidence distance, beyond which A masks the loss of MASKED of its targets
-MASKED = 0.9
 BASE_TOKENS, TOKENS = 3_200_000, 1_100_000  # of a corpus, a tenth more than are trained on
 HAYSTACK_TOKENS = 20_000
 VOCABULARY, SAMPLE = 600, 1500

@@ -46,7 +46,7 @@ from lab.longrecipe.stages import (
     read_recipe,
     resolve,
 )
-from lab.sweep.jobs import Job, is_finished, run_jobs
+from lab.sweep.nodes import Node, is_trained, run_nodes
 
 SPEC = CommandSpec(
     description=__doc__,
@@ -60,17 +60,17 @@ SPEC = CommandSpec(
     options=Recipe,
     stopped=CONTINUES,
 )
-RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in a stage's folder
 
 
 def is_done(resolved: Resolved, stage: Stage) -> bool:
     """Return whether a stage has finished with its settings; lab.fit rejects others for a run that has started."""
     if stage.kind in TRAINING:
-        return is_finished(resolved.experiments[stage.name])
+        return is_trained(resolved.experiments[stage.name])
     # A result has no settings of its own: those that it was computed with are in the file that was written before.
     file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
     is_same = file.exists() and file.read_text(encoding="utf-8") == format_yaml(resolved.settings[stage.name])
-    return is_same and (resolved.recipe.path(stage) / RESULTS[stage.kind]).exists()
+    written_last = "impact.json" if stage.kind == "analyse" else "config.json"
+    return is_same and (resolved.recipe.path(stage) / written_last).exists()
 
 
 def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
@@ -88,22 +88,26 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         raise ConfigError(*errors)
 
 
-def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
-    """Build the command of a stage."""
-    if stage.kind in TRAINING:
-        file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
-        return Job(stage.name, [*launcher, "-m", "lab.fit", str(file), "--resume"])
-    settings = dict(resolved.settings[stage.name])
-    if stage.kind == "analyse":
-        module, models = "eval.impact", [settings.pop("base"), settings.pop("tuned")]
-    else:
-        module, models = "lab.merge", settings.pop("models")
-    options = [f"--{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
-    output = ["-o", str(resolved.recipe.path(stage))]
-    return Job(stage.name, [sys.executable, "-m", module, *models, *options, *output])
+def list_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequence[str]) -> list[Node]:
+    """List the nodes of the stages that are left, each of which needs the one before it."""
+    nodes: list[Node] = []
+    for stage in left:
+        settings = dict(resolved.settings[stage.name])
+        if stage.kind in TRAINING:
+            file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
+            command = [*launcher, "-m", "lab.fit", str(file), "--resume"]
+        else:
+            models = (
+                [settings.pop("base"), settings.pop("tuned")] if stage.kind == "analyse" else settings.pop("models")
+            )
+            options = [f"--{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
+            module = "eval.impact" if stage.kind == "analyse" else "lab.merge"
+            command = [sys.executable, "-m", module, *models, *options, "-o", str(resolved.recipe.path(stage))]
+        nodes.append(Node(name=stage.name, command=command, needs=nodes[-1:]))
+    return nodes
 
 
-def carry_out(args: Arguments) -> int:
+def run_recipe(args: Arguments) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status."""
     check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
     launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
@@ -118,14 +122,10 @@ def carry_out(args: Arguments) -> int:
     write_settings(resolved, left)
     for stage in left:
         show(f"{stage.name} -> {recipe.path(stage)}")
-
-    def on_end(job: Job, status: int) -> None:
-        stage = recipe.stages[job.name]
         # What was merged earlier is out of date, and would pass for a finished stage.
-        if status == 0 and stage.kind != "merge":
-            shutil.rmtree(recipe.path(stage, "merge"), ignore_errors=True)
-
-    status = run_jobs([build_job(resolved, stage, launcher) for stage in left], on_end=on_end)
+        if stage.kind == "merge":
+            shutil.rmtree(recipe.path(stage), ignore_errors=True)
+    status = run_nodes(list_nodes(resolved, left, launcher))
     if status == 0:
         show(f"{recipe.folder}: all stages are done, {len(left)} of them now")
     elif status == EXIT_STOPPED:
@@ -145,7 +145,7 @@ def dry_run(estimate: Callable[..., str], args: Arguments) -> str:
     return "\n\n\n".join(texts)
 
 
-main = partial(run, SPEC, carry_out)
+main = partial(run, SPEC, run_recipe)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,6 @@ from lab.core.yaml import format_yaml, part, read_yaml
 from lab.data.selecting import ImpactConfig
 from lab.runs.source import Source, read_source
 
-SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
-SUM_TOLERANCE = 1e-6  # of weights around 1, for decimals such as 0.3333333
 FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
 TRAINING = ("tune", "extend", "replay")
 SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the base, by method
@@ -86,7 +84,8 @@ class MergeConfig(Section):
     def rules(self) -> list[str]:
         """Reject weights of another sum."""
         total = math.fsum(self.weights)
-        if abs(total - 1) <= SUM_TOLERANCE:
+        # A tolerance for decimals such as 0.3333333.
+        if abs(total - 1) <= 1e-6:
             return []
         return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"]
 
@@ -222,7 +221,8 @@ def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
 def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
     full = {"window": recipe.target_len, "mode": "concatenated"}
-    sample = {**full, "window": round(SAMPLE_FRAC * recipe.target_len)}
+    # A sample has 30% of the target length (section 5.3).
+    sample = {**full, "window": round(0.3 * recipe.target_len)}
     values: dict[str, Any] = {"data": {"tune": full, "extend": sample, "replay": {"window": source.window}}[stage.kind]}
     if source.tokenizer is not None:
         # The base's file, not the copy in the folder of the model that a stage starts from: stages share shards by it.

@@ -19,7 +19,7 @@ The exit status is 1 where a run failed and the others are done.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,10 @@ from lab.core.arguments import split_options
 from lab.core.command import CONTINUES, EXIT_FAILURE, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.errors import ConfigError
 from lab.core.launch import COPIES, check_copies
-from lab.core.locks import LOCK_NAME, is_held
+from lab.core.locks import LOCK_NAME
 from lab.core.schema import NonNegative, Positive, Section
-from lab.sweep.jobs import Job, is_finished, run_jobs
-from lab.sweep.planning import PlannedRun, plan
-
-LOG = "sweep.log"
+from lab.sweep.nodes import Node, is_trained, run_nodes
+from lab.sweep.planning import PlannedRun, plan_sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,95 +46,71 @@ class SweepOptions(Section):
     """Number of the only run to train, from 0 in the order of --dry_run."""
 
 
-@dataclass
-class Progress:
-    """How far a run is: waiting, running, finished, failed, stopped, or elsewhere in another process."""
-
-    run: PlannedRun
-    name: str = "waiting"
-    reason: str = ""
-
-    def change(self, name: str, reason: str = "") -> None:
-        """Enter a state and print it."""
-        self.name = name
-        self.reason = reason
-        show(self.line(), error=True)
-
-    def line(self) -> str:
-        """Describe the run."""
-        settings = " ".join(f"{key}={value}" for key, value in self.run.swept.items())
-        return f"{self.run.path.name}  {settings}  {self.name}  {self.reason}".rstrip()
+def list_nodes(runs: Sequence[PlannedRun], jobs: int) -> list[Node]:
+    """List the nodes that train runs, `jobs` at once."""
+    nodes = []
+    for planned in runs:
+        settings = " ".join(f"{key}={value}" for key, value in planned.swept.items())
+        nodes.append(
+            Node(
+                name=f"{planned.path.name}  {settings}",
+                command=planned.command(jobs),
+                is_finished=partial(is_trained, planned.experiment),
+                output=planned.path / "sweep.log",
+                lock=planned.path / LOCK_NAME,
+            )
+        )
+    return nodes
 
 
-def train(runs: Sequence[PlannedRun], jobs: int) -> int:
+def describe_node(node: Node) -> str:
+    return f"{node.name}  {node.state}  {node.reason}".rstrip()
+
+
+def train_runs(runs: Sequence[PlannedRun], jobs: int) -> int:
     """Train all unfinished runs, list what became of each, and return the exit status."""
-    states = {str(run.path): Progress(run) for run in runs}
+    nodes = list_nodes(runs, jobs)
 
-    # Asked as late as possible: another sweep may train the run by then.
-    def is_done(job: Job) -> bool:
-        state = states[job.name]
-        if is_finished(state.run.experiment):
-            state.change("finished")
-        elif is_held(state.run.path / LOCK_NAME):
-            state.change("elsewhere")
-        else:
-            state.change("running")
-            state.run.path.mkdir(parents=True, exist_ok=True)
-        return state.name != "running"
+    def report(node: Node) -> None:
+        show(describe_node(node), error=True)
+        if node.state != "running":
+            ended = sum(node.state not in ("waiting", "running") for node in nodes)
+            show(f"{ended} of {len(nodes)} runs have ended", error=True)
 
-    def on_end(job: Job, status: int) -> None:
-        state = states[job.name]
-        # If two sweeps start a run at the same moment, one of its processes fails, perhaps after the other has ended.
-        if status == 0 or is_finished(state.run.experiment):
-            state.change("finished")
-        elif status == EXIT_STOPPED:
-            state.change("stopped")
-        elif is_held(state.run.path / LOCK_NAME):
-            state.change("elsewhere")
-        else:
-            state.change("failed", f"status {status}: {job.last_line}")
-        left = sum(progress.name in ("waiting", "running") for progress in states.values())
-        show(f"{len(states) - left} of {len(states)} runs have ended", error=True)
-
-    all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
-    status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
-    show(table(states.values()))
-    names = {state.name for state in states.values()}
-    # A run may be finished although its process failed: the states count. Stopped comes before failed, because the same
-    # command has something left to do.
-    if status == EXIT_STOPPED or names & {"elsewhere", "stopped"}:
-        return EXIT_STOPPED
-    return EXIT_FAILURE if "failed" in names else 0
+    status = run_nodes(nodes, jobs, report)
+    show(list_states(nodes))
+    return status if status in (0, EXIT_STOPPED) else EXIT_FAILURE
 
 
-def table(states: Collection[Progress]) -> str:
+def list_states(nodes: Sequence[Node]) -> str:
     """List the runs, and count them by state."""
-    lines = [state.line() for state in states]
-    counts = Counter(state.name for state in states)
-    counted = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
-    return "\n".join([*lines, f"{len(states)} runs: {counted}"])
+    counts = Counter(node.state for node in nodes)
+    counted = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    return "\n".join([*map(describe_node, nodes), f"{len(nodes)} runs: {counted}"])
 
 
-def work(args: Arguments) -> int:
+def run_sweep(args: Arguments) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     options, of_runs = split_options(SweepOptions, args.settings)
-    runs = plan(Path(args.positional[0]), of_runs, seeds=options.seeds)
+    runs = plan_sweep(Path(args.positional[0]), of_runs, seeds=options.seeds)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
     if args.options.dry_run:
-        states = [Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]
-        show(f"{table(states)}\n")
-        for run in runs:
-            show(shlex.join(run.words(options.jobs)))
+        nodes = list_nodes(runs, options.jobs)
+        for node in nodes:
+            if node.is_finished():
+                node.state = "finished"
+        commands = [shlex.join(node.command) for node in nodes]
+        show("\n".join([list_states(nodes), "", *commands]))
         return 0
     if options.index is None:
         check_copies(os.environ, "start one, or give each its own --index")
     # They count the processes of this command, for which lab.fit would take its own.
     for name in COPIES:
         os.environ.pop(name, None)
-    return train(runs, options.jobs)
+    return train_runs(runs, options.jobs)
 
 
 SPEC = CommandSpec(
@@ -146,7 +120,7 @@ SPEC = CommandSpec(
     options=SweepOptions,
     stopped=CONTINUES,
 )
-main = partial(run, SPEC, work)
+main = partial(run, SPEC, run_sweep)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,7 @@ from lab.core.yaml import flatten, parse_yaml, part, read_yaml
 from lab.runs.folder import RunFolder
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
-FIT = CommandSpec(flags={"--resume": ""}, missing=f"command: names no CONFIG after lab.fit; write {FORM}")
-FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
-USUAL = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}  # before lab.fit
 MOST_RUNS = 10_000  # each is read and checked before the first starts
-NEEDS_SERVER = ("controller", "early_terminate", "imageuri", "job", "scheduler")  # keys of wandb's format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +44,7 @@ class SweepFile(Section):
     parameters: dict[str, tuple[Any, ...]]
     """Values by the dotted name of a setting."""
     command: tuple[Any, ...]
-    """Words of the command that starts a run; ${args} is replaced by the settings."""
+    """Arguments of the command that starts a run; ${args} is replaced by the settings."""
     program: str = ""
     """Replacement of ${program}."""
     run_cap: Positive | None = None
@@ -96,7 +92,7 @@ class PlannedRun:
             recorded = RunFolder(self.path).threads()
         return self.experiment.train.threads or recorded or max(1, cores() // jobs // self.experiment.train.devices)
 
-    def words(self, jobs: int) -> list[str]:
+    def command(self, jobs: int) -> list[str]:
         """Write the command that starts or resumes the run, one of so many at once."""
         settings = {**self.settings, "train.threads": self.threads(jobs)}
         options = []
@@ -106,7 +102,7 @@ class PlannedRun:
         return [sys.executable, "-m", "lab.fit", str(self.config), "--resume", *options]
 
 
-def plan(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -> list[PlannedRun]:
+def plan_sweep(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -> list[PlannedRun]:
     """List the runs of a sweep file in order; `settings` replace those of the file's command.
 
     `seeds` is the number of seeds, from 0, in place of the file's.
@@ -141,23 +137,23 @@ def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
     Raises: ConfigError.
     """
     values = read_yaml(path)
-    for key in NEEDS_SERVER:
+    for key in ("controller", "early_terminate", "imageuri", "job", "scheduler"):
         if key in values:
             fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
             raise ConfigError(f"{key}: needs wandb's server; {fix}")
     if isinstance(values.get("parameters"), dict):
-        values["parameters"] = read_parameters(values["parameters"])
+        values["parameters"] = read_sweep_values(values["parameters"])
     if seeds is not None:
         # No more than are needed for the error of too many runs: a list of 10^9 numbers would fill the memory.
         part(values, "parameters")["run.seed"] = list(range(min(seeds, MOST_RUNS + 1)))
     return validated(SweepFile, values)
 
 
-def read_parameters(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+def read_sweep_values(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
     """List the values of each parameter by the dotted name of its setting; those of nested sections, too.
 
     Example:
-        >>> read_parameters({"optim": {"parameters": {"lr": {"value": 0.1}}}, "run.seed": {"values": [1, 2]}})
+        >>> read_sweep_values({"optim": {"parameters": {"lr": {"value": 0.1}}}, "run.seed": {"values": [1, 2]}})
         {'optim.lr': [0.1], 'run.seed': [1, 2]}
 
     Raises: ConfigError for a parameter without values, or one that is nested and dotted.
@@ -167,13 +163,13 @@ def read_parameters(parameters: Mapping[str, Any], prefix: str = "") -> dict[str
         dotted = f"{prefix}{name}"
         match parameter:
             case {"parameters": dict(nested)} if len(parameter) == 1:
-                added = read_parameters(nested, f"{dotted}.")
+                added = read_sweep_values(nested, f"{dotted}.")
             case {"value": value} if len(parameter) == 1:
                 added = {dotted: [value]}
             case {"values": [_, *_] as values} if len(parameter) == 1:
                 added = {dotted: values}
             case _:
-                fix = "write its values, or let wandb's agents draw them: wandb sweep FILE"
+                fix = "write its values, or let wandb's agents sample them: wandb sweep FILE"
                 raise ConfigError(f"parameters.{dotted}={abbreviate(parameter)}: must have value or values; {fix}")
         for repeated in sorted(found.keys() & added.keys()):
             raise ConfigError(f"parameters.{repeated}: is there twice, nested and dotted; remove one of them")
@@ -190,11 +186,13 @@ def plan_command(
     """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
     # ${args} is where an agent puts the settings, which here follow the command.
     words = [program if word == "${program}" else str(word) for word in command if word != "${args}"]
-    if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= USUAL:
+    usual = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}
+    if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= usual:
         rule = "must start lab.fit alone, whose settings name the runs"
         raise ConfigError(f"command={abbreviate(shlex.join(words))}: {rule}; write {FORM}")
-    read = FIT.read(words[words.index("lab.fit") + 1 :])
-    read.settings.pop(FOR_WANDB, None)
+    fit = CommandSpec(flags={"--resume": ""}, missing=f"command: names no CONFIG after lab.fit; write {FORM}")
+    read = fit.read(words[words.index("lab.fit") + 1 :])
+    read.settings.pop("track.wandb", None)  # which is for wandb's agents
     chosen = {"run.name": AUTO, **read.settings, **settings}
     config = Path(read.positional[0])
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line

@@ -4,8 +4,6 @@ import importlib
 import json
 from types import SimpleNamespace
 
-import pytest
-
 from eval.engine import subject as subjects
 from eval.lines import main as lines
 from lab.model.decoder import DecoderConfig
@@ -53,17 +51,3 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute_and_little_work_is_not
     factor = "the longest has 8,192, 16.0 times the window of 512"
     line = f"passkey: 100 tests, 819,200 tokens: about {minutes} min at most; {factor}\n"
     assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
-
-
-@pytest.mark.parametrize("reply", ["y\n", "\n", ""])
-def test_a_person_is_asked_before_tests_beyond_eight_windows(reply, capsys, monkeypatch):
-    """8 * 64 = 512 tokens are not beyond 8 windows of 64; a batch, whose input is no terminal, is never asked."""
-    assert announced([(1, 513)], capsys, monkeypatch, window=64)[1] == ""
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: reply))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert announced([(1, 512)], capsys, monkeypatch, window=64)[1] == ""
-    if reply == "y\n":
-        assert "8.0 times the window of 64" in announced([(1, 513)], capsys, monkeypatch, window=64)[1]
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            announced([(1, 513)], capsys, monkeypatch, window=64)

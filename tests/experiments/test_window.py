@@ -41,12 +41,12 @@ def corpora(tmp_path_factory):
 
 
 def measure(documents, masked=1.0):
-    """f at 120 and g(d), as shares of the tokens; of the targets beyond MATCHED a share is not masked."""
+    """f at 120 and g(d), as shares of the tokens; of the targets beyond 42 a share is not masked."""
     tokens, lengths = np.concatenate(documents), [*map(len, documents)]
     targets = np.roll(tokens, -1)
     targets[np.cumsum(lengths) - 1] = IGNORE
     distances = Repeat().distances(tokens, targets, lengths)
-    g = np.bincount(distances, np.where(distances > texts.MATCHED, masked, 1.0))
+    g = np.bincount(distances, np.where(distances > 42, masked, 1.0))
     return sum(max(length - 1 - 120, 0) for length in lengths) / len(tokens), g / len(tokens)
 
 

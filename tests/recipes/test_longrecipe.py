@@ -131,7 +131,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "starts"), WRONG.items(), ids=WRONG)
 def test_a_mistake_is_found_before_the_first_stage(words, starts, recipe, prepared, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(longrecipe, "run_jobs", lambda *_: pytest.fail("a stage was started"))
+    monkeypatch.setattr(longrecipe, "run_nodes", lambda *_: pytest.fail("a stage was started"))
     assert main([str(recipe), *words.split()]) == 2
     named = {"folder": tmp_path / "recipe", "shards": prepared.folder}
     check_faults(capsys.readouterr().err.splitlines(), [start.format(**named) for start in starts])
@@ -148,17 +148,16 @@ def here(monkeypatch):
     started, statuses = [], {}
     commands = {"lab.fit": fit, "eval.impact": eval.impact.main, "lab.merge": lab.merge.main}
 
-    def run_jobs(jobs, on_end):
-        for job in jobs:
-            started.append(job.words[2:])
+    def run_nodes(nodes):
+        for node in nodes:
+            started.append(node.command[2:])
             module, *words = started[-1]
-            status = statuses.pop(job.name) if job.name in statuses else commands[module](words)
-            on_end(job, status)
+            status = statuses.pop(node.name) if node.name in statuses else commands[module](words)
             if status:
                 return status
         return 0
 
-    monkeypatch.setattr(longrecipe, "run_jobs", run_jobs)
+    monkeypatch.setattr(longrecipe, "run_nodes", run_nodes)
     return started, statuses
 
 

@@ -10,7 +10,7 @@ import pytest
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
 from lab.runs.folder import RunFolder
-from lab.sweep.planning import plan, plan_command
+from lab.sweep.planning import plan_command, plan_sweep
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -31,14 +31,14 @@ def planned(tmp_path):
         command = [*COMMAND.split(), "${args}"]
         values = {"method": "grid", "parameters": parameters, "command": command, "program": "lab.fit", **more}
         (tmp_path / "sweep.yaml").write_text(format_yaml(values))
-        return plan(tmp_path / "sweep.yaml", dict(given), seeds=seeds)
+        return plan_sweep(tmp_path / "sweep.yaml", dict(given), seeds=seeds)
 
     return runs
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=[path.stem for path in SWEEPS])
 def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
-    runs = plan(path, {})
+    runs = plan_sweep(path, {})
     assert len({run.path for run in runs}) == len(runs) > 1
     for run in runs:
         for key, value in run.swept.items():
@@ -62,7 +62,7 @@ def test_what_is_refused(tmp_path, text, line):
     path = tmp_path / "sweep.yaml"
     path.write_text(f"command: [-m, lab.fit, configs/cpu_test.yaml]\nmethod: {text}")
     with refused(line, error=ConfigError):
-        plan(path, {})
+        plan_sweep(path, {})
 
 
 def test_a_grid_is_the_product_by_name_the_last_name_fastest(planned):
@@ -98,8 +98,8 @@ def test_the_words_of_a_run_read_back_to_the_same_run():
     settings |= {"train.recompute": True, "train.threads": None, "run.name": "7", "data.folder": "a b\u00e9"}
     words = ["env", "python", "-m", "lab.fit", "configs/cpu_test.yaml"]
     run = plan_command(words, settings, {})
-    assert run.words(1)[:5] == [sys.executable, *words[2:], "--resume"]
-    again = plan_command(run.words(1), {"train.threads": None}, {})
+    assert run.command(1)[:5] == [sys.executable, *words[2:], "--resume"]
+    again = plan_command(run.command(1), {"train.threads": None}, {})
     assert (again.experiment, again.path.name) == (run.experiment, "7")
 
 
@@ -109,7 +109,7 @@ def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, mo
     where = {"run.folder": str(tmp_path), "train.threads": None}
     free, bound = (plan_command(words, where | more, {}) for more in ({}, {"train.threads": 3}))
     assert [free.threads(3), free.threads(16), bound.threads(2)] == [2, 1, 3]
-    assert "--train.threads=2" in free.words(3)
+    assert "--train.threads=2" in free.command(3)
     RunFolder(free.path).path.mkdir()
     (free.path / "environment.json").write_text('{"threads": 5}')
     assert free.threads(3) == 5

@@ -16,7 +16,7 @@ import pytest
 
 from lab.core.locks import LOCK_NAME, locked
 from lab.sweep import __main__ as schedule
-from lab.sweep import jobs as jobs_module
+from lab.sweep import nodes
 
 LIMIT_S, STEPS = 240, 8
 PROGRAM = """
@@ -53,7 +53,7 @@ class Small:
     def experiment(self):
         return self.path
 
-    def words(self, jobs):
+    def command(self, jobs):
         return [sys.executable, "-S", "-E", "-c", PROGRAM, str(self.path), self.mode, str(STEPS)]
 
 
@@ -63,10 +63,9 @@ def runs(place, *modes):
 
 def train(place, modes, jobs):
     os.setsid()  # so that a signal to this group reaches no process but those of the sweep
-    jobs_module.POLL_S = 0.01
-    jobs_module.COPY_S = 0.05
-    schedule.is_finished = lambda path: (path / "done").exists()
-    sys.exit(schedule.train(runs(place, *modes), jobs))
+    nodes.COPY_S = 0.05
+    schedule.is_trained = lambda path: (path / "done").exists()
+    sys.exit(schedule.train_runs(runs(place, *modes), jobs))
 
 
 @contextmanager
@@ -126,13 +125,12 @@ def test_no_run_outlives_a_killed_sweep(tmp_path):
 
 
 def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.01)
-    monkeypatch.setattr(schedule, "is_finished", lambda path: (path / "done").exists())
-    assert schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1) == 1
+    monkeypatch.setattr(schedule, "is_trained", lambda path: (path / "done").exists())
+    assert schedule.train_runs(runs(tmp_path, "trains", "fails", "trains"), jobs=1) == 1
     failed = "run_1    failed  status 1: ValueError: planted"
     listed = ["run_0    finished", failed, "run_2    finished", "3 runs: 1 failed, 2 finished"]
     assert capsys.readouterr().out.splitlines() == listed
-    assert schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3) == 0
+    assert schedule.train_runs(runs(tmp_path, "trains", "trains", "trains"), jobs=3) == 0
     assert [len(lines(tmp_path, run, "starts")) for run in range(3)] == [1, 2, 1]
 
 

@@ -6,10 +6,7 @@ Source: L-Eval (arXiv:2307.11088) and the zero-shot script of arXiv:2402.17463, 
 import re
 from typing import Any
 
-IN_DOCUMENT = "based on the world described in the document."
-IN_WORLD = "based on the real-world knowledge and facts up until your last training"
 NONE = "None"  # of the options
-INCOMPLETE = 0.25  # score of a choice that lacks right options (Evaluation/em.py)
 
 
 def questions(rows: Any) -> Any:
@@ -24,7 +21,15 @@ def questions(rows: Any) -> Any:
 
 
 def outside_the_document(rows: Any) -> Any:
-    return questions(rows).map(lambda row: {"question": row["question"].replace(IN_DOCUMENT, IN_WORLD)})
+    """Make a row of each question, which asks about the world instead of the document."""
+    return questions(rows).map(
+        lambda row: {
+            "question": row["question"].replace(
+                "based on the world described in the document.",
+                "based on the real-world knowledge and facts up until your last training",
+            )
+        }
+    )
 
 
 def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
@@ -43,7 +48,8 @@ def agreement(chosen: str, right: str) -> float:
     if chosen == right:
         return 1.0
     if {*chosen} <= {*right}:
-        return INCOMPLETE
+        # A choice that lacks right options scores a quarter (Evaluation/em.py).
+        return 0.25
     return 0.0
 
 

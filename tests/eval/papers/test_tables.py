@@ -55,7 +55,7 @@ def empty_place(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mini", [False, True], ids=["full", "mini"])
 @pytest.mark.parametrize("paper", COUNTED)
 def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, monkeypatch, capsys):
-    monkeypatch.setattr(running, "plan", lambda *_: [])
+    monkeypatch.setattr(running, "plan_sweep", lambda *_: [])
     monkeypatch.setattr(running, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
     for name in [name for name in names() if name.startswith(f"{paper}/")]:
         for one in measured_rows(read_table(name, mini=mini), empty_place / "out"):
