@@ -33,7 +33,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -45,8 +45,8 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
 from eval.engine.text import WIDEST, Result, fitted, natural_key
-from lab.analysis.conditions import define_names, find_differences, own_settings, shorten_names
-from lab.analysis.table import Table, list_results, read_table, unpacked
+from lab.analysis.conditions import condition_settings, define_names, find_differences, shorten_names
+from lab.analysis.table import ResultTable, list_results, read_result_table, unpacked
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import show, start
 from lab.core.errors import ConfigError, DataError, suggest
@@ -57,13 +57,9 @@ from lab.results import statistics
 from lab.results.statistics import FEWEST, LEVEL, NONE, Verdict
 from lab.results.store import read_records
 
-LINES = 25  # of the text without --full
 COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one line would else be in one cell
 LINE = ["metric", "unit", "distance", "length"]
-KNOWN = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
-RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
-FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}  # of units; of others .4g
 GROWTH = "growth of ln reach"
 
 
@@ -84,33 +80,25 @@ def join(request: Request) -> Result:
     """Read all results, and return the table."""
     options: CompareOptions = request.options
     with unpacked(request.positional) as places:
-        table = read_table(places, options.replicate)
+        table = read_result_table(places, options.replicate)
         for place in places:
-            if is_empty(place, table):
+            if (place / "config.yaml").is_file() and str(place.resolve()) not in set(table.rows.run):
                 fix = "give a run folder, a folder of results, or a .jsonl file of rows"
                 raise DataError(f"{place}: no results of an evaluation; {fix}")
         # A table without a word about skipped rows would look complete.
         if table.skipped:
             show(f"skipped rows of {', '.join(table.skipped)}, which are joined with no others", error=True)
         cells, notes = arrange(table, options.by, full=options.full)
-    fields = ["protocol", "n", "seeds", "score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted"]
-    fields = [*dict.fromkeys([*KNOWN, *options.by]), *fields, "p_exact", "seeds_needed"]
-    rows = []
+    fields = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER, *options.by, "protocol", "n", "seeds"]
+    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted", "p_exact", "seeds_needed"]
     known = cells.drop(columns="protocol", errors="ignore").rename(columns={"alike": "protocol"})
-    for record in known.reindex(columns=fields).to_dict("records"):
-        rows.append({name: value for name, value in record.items() if is_known(value)})
+    rows = []
+    for _, row in known.reindex(columns=list(dict.fromkeys(fields))).astype(object).iterrows():
+        rows.append(row[row.notna() & (row != "")].to_dict())
     return request.save("compare", format_table(cells, notes, full=options.full), rows)
 
 
-def is_empty(place: Path, table: Table) -> bool:
-    return (place / "config.yaml").is_file() and str(place.resolve()) not in set(table.rows.run)
-
-
-def is_known(value: Any) -> bool:
-    return isinstance(value, dict | list) or (pd.notna(value) and value != "")
-
-
-def arrange(table: Table, by: Sequence[str] = (), *, full: bool = True) -> tuple[pd.DataFrame, list[str]]:
+def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) -> tuple[pd.DataFrame, list[str]]:
     """Put results into lines and columns, test the differences to the first column, and note what was left out.
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
@@ -127,7 +115,7 @@ def arrange(table: Table, by: Sequence[str] = (), *, full: bool = True) -> tuple
         frame["model"] = frame.own_model
     results = frame
     if "checkpoint" not in by:
-        newest = frame.checkpoint.groupby([frame.measure, frame.model, frame.method]).transform("max")
+        newest = frame.groupby(["measure", "model", "method"], dropna=False).checkpoint.transform("max")
         results = frame[frame.checkpoint == newest]
         if len(results) < len(frame):
             omitted = f"{len(frame) - len(results):,} results of older checkpoints are omitted"
@@ -138,89 +126,82 @@ def arrange(table: Table, by: Sequence[str] = (), *, full: bool = True) -> tuple
     rising = results.sort_values("n", kind="stable", na_position="first")
     once = rising.drop_duplicates([*lines, *columns, "seed_of_run"], keep="last").sort_index()
     groups = once.groupby([*lines, *columns], sort=False, dropna=False)
-    cells = pd.DataFrame([mean_over_seeds(rows) for _, rows in groups])
+    cells = pd.DataFrame([average_seeds(rows) for _, rows in groups])
     cells["line"] = name_lines(cells, lines)
     add_headings(cells, columns)
-    cells = add_p_values(cells)
+    add_p_values(cells)
     cells = pd.concat([cells, pd.DataFrame(list_growth(cells))], ignore_index=True)
     # Reach is the answer and comes first, then accuracy by distance; f, lengths and other measures follow.
-    cells["rank"] = np.select(
-        [cells.line == GROWTH, cells.metric.str.startswith("reach"), cells.distance.notna() & (cells.unit == "share")],
-        [1, 0, 2],
-        3,
-    )
+    is_growth, is_reach = cells.line.str.startswith(GROWTH), cells.metric.str.startswith("reach")
+    cells["rank"] = np.select([is_growth, is_reach, cells.distance.notna() & (cells.unit == "share")], [1, 0, 2], 3)
     order = ["rank", "distance", "metric", "length", "line", "number"]
     return cells.sort_values(order, ignore_index=True, kind="stable"), notes
 
 
-def add_conditions(table: Table) -> pd.DataFrame:
+def add_conditions(table: ResultTable) -> pd.DataFrame:
     """Name models by their conditions, whose checkpoints get common names, and add the settings that differ."""
     frame = table.rows.copy()
     for name in ("model", "precision", "weights"):
         frame[name] = [line.get(name) for line in frame.record]
     has_run = frame.run != ""
-    frame["settings"] = frame.run.map(lambda run: table.settings.get(run, {}))
-    own = own_settings(table.settings)
+    frame["settings"] = [table.settings.get(run, {}) for run in frame.run]
+    own = condition_settings(table.settings)
     for name in find_differences(own):
-        frame[name] = frame.run.map(lambda run, name=name: str(own.get(run, {}).get(name)))
+        frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
     frame["own_model"] = frame.model
-    condition = frame.condition.where(has_run, frame.model)
+    frame["condition"] = condition = frame.condition.where(has_run, frame.model)
     names = {run: condition.name for run, condition in table.conditions.items() if not condition.is_base}
     short, _ = shorten_names(names)
     # A condition of one run has the run's name.
-    named = frame.run.map(short).fillna(condition)
-    frame["model"] = frame.model.where(frame.groupby(condition).run.transform("nunique") <= 1, named)
+    named = pd.Series([short.get(*pair) for pair in zip(frame.run, condition, strict=True)], frame.index)
+    frame["model"] = frame.model.where(frame.groupby("condition").run.transform("nunique") <= 1, named)
     frame["seed_of_run"] = frame.replicate.astype(str)
     frame["weights"] = frame.weights.mask(has_run)  # follow from run and checkpoint
     # Seeds end some tokens apart, so that their checkpoints are matched by number and named as the first one's.
-    checkpoints = frame.checkpoint.fillna("").astype(str)
-    number = checkpoints.groupby([condition, frame.run, frame.measure]).rank("dense")
-    frame["checkpoint"] = checkpoints.groupby([condition, frame.measure, number]).transform("first")
+    frame["checkpoint"] = frame.checkpoint.fillna("").astype(str)
+    number = frame.groupby(["condition", "run", "measure"]).checkpoint.rank("dense")
+    frame["checkpoint"] = frame.groupby(["condition", "measure", number]).checkpoint.transform("first")
     return frame
 
 
-def select_usual(frame: pd.DataFrame, by: Sequence[str], table: Table) -> tuple[pd.DataFrame, list[str]]:
+def select_usual(frame: pd.DataFrame, by: Sequence[str], table: ResultTable) -> tuple[pd.DataFrame, list[str]]:
     """Select results of runs under the methods that they trained with, without bases; note what is left out."""
     notes = []
-    bases = sorted({base for base, condition in table.conditions.items() if condition.is_base})
-    is_base = frame.is_base.fillna(value=False).astype(bool)
+    bases = [base for base, condition in table.conditions.items() if condition.is_base]
+    is_base = frame.is_base.eq(True)
     if bases and not is_base.all():
         frame = frame[~is_base].copy()
-    tokens = [table.settings[base].get("train.tokens") for base in bases]
     if bases:
-        listed = ", ".join(f"{n:,}" for n in sorted({int(n) for n in tokens if n is not None}))
+        tokens = {int(n) for base in bases if (n := table.settings[base].get("train.tokens")) is not None}
+        listed = ", ".join(f"{n:,}" for n in sorted(tokens))
         notes.append(f"{len(bases)} runs that others start from, of {listed} tokens, are not in the table.")
     if "method" not in by:
         trained = frame[[file.name == "probes.jsonl" for file in frame.file]].groupby("run").method.first()
-        usual = frame.run.map(trained).astype(object).fillna(frame.method)
-        others = frame[frame.method != usual].method.nunique()
-        if others:
-            frame = frame[frame.method == usual].copy()
+        is_other = frame.method != frame.run.map(trained).astype(object).fillna(frame.method)
+        if is_other.any():
+            others = frame[is_other].method.nunique()
             notes.append(f"{others} other position methods are not in the table; --full or --by=method shows them.")
+            frame = frame[~is_other].copy()
     return frame, notes
 
 
 def add_field(frame: pd.DataFrame, name: str) -> bool:
     """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
-    if name in KNOWN or name in LINE:
+    if name in ("measure", *COLUMNS, *WIDER, *LINE):
         return False
-    columns: dict[str, None] = {}
-    settings: dict[str, None] = {}
-    for line, config in zip(frame.record, frame.settings, strict=True):
-        columns |= dict.fromkeys(line)
-        settings |= dict.fromkeys(config)
+    records = pd.DataFrame(list(frame.record), dtype=object)
+    settings = pd.DataFrame(list(frame.settings), dtype=object)
     ends = [setting for setting in settings if f".{setting}".endswith(f".{name}")]
-    if name in columns:
-        values = [line.get(name) for line in frame.record]
+    if name in records:
+        values = records[name]
     elif ends:
         # Of several settings that end so, the one with the fewest sections above it is meant.
-        full_name = min(ends, key=lambda setting: setting.count("."))
-        values = [config.get(full_name) for config in frame.settings]
+        values = settings[min(ends, key=lambda setting: setting.count("."))]
     else:
-        hint = suggest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
+        hint = suggest(name, [*COLUMNS, *WIDER, *LINE, *records, *settings])
         raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
     frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]
-    return name not in columns
+    return name not in records
 
 
 def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[list[str], list[str]]:
@@ -234,9 +215,8 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
         groups = frame.groupby(keys, dropna=False)
         return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
 
-    condition = frame.condition.where(frame.run != "", frame.model)
     of_run = []
-    if is_setting or frame.groupby(condition).seed_of_run.nunique().max() > 1:
+    if is_setting or frame.groupby("condition").seed_of_run.nunique().max() > 1:
         of_run = ["haystack", "texts", "seed"]
     # Objects, because a column of 4 and None would become floats and 4 differ from 4.0 as text.
     fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object).drop(columns=by, errors="ignore")
@@ -254,50 +234,46 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     return lines + varying([*lines, *by], [name for name in frame if "." in name and name not in by]), by
 
 
-def mean_over_seeds(rows: pd.DataFrame) -> Row:
+def average_seeds(rows: pd.DataFrame) -> Row:
     """Average the results of one cell, one for each seed; return a range if one of them is censored."""
     # A result below the first value tested has no score: the range shows that value with a mark.
     values = rows.score.astype(float).fillna(rows["first"].astype(float))
     censored = int(rows.censored.count())
-    # Where the limits go beyond the first value, the model may retrieve there, and no number is determined.
-    is_open = rows.metric.str.startswith("reach") & (rows.censored == "below") & (rows.high != rows["first"])
-    counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum())}
     by_seed = {row.seed_of_run: row for row in rows.itertuples()}
-    cell: Row = rows.iloc[-1].to_dict() | counts | {"by_seed": by_seed, "alike_of_seeds": "", "floor": 0.0}
-    parts = []
-    if censored and not is_open.all():
-        parts.append(range_of(values[~is_open], rows.censored[~is_open].map(CENSORED)))
-    if is_open.any():
-        parts.append(describe_open(rows[is_open], len(rows)))
-    cell["range"] = ", ".join(parts)
-    if len(rows) == 1:
-        return cell
+    cell: Row = rows.iloc[-1].to_dict() | {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum())}
+    cell |= {"range": "", "by_seed": by_seed, "alike_of_seeds": "", "floor": 0.0}
     if censored:
-        return cell | dict.fromkeys(("score", "low", "high"), np.nan)
-    unit = rows.unit.iloc[0]
-    is_share = unit == "share"
-    mean, low, high = statistics.mean_with_limits(values.tolist(), ends=statistics.SHARES if is_share else None)
-    low, high = np.clip([low, high], *RANGES.get(unit, (-np.inf, np.inf))).tolist()
-    if is_share and rows.passed.notna().all():  # of independent tests
-        # The spread of the seeds may be 0 by chance, but not below that of the tests.
-        variances = [statistics.binomial_variance(row.score, row.n) for row in rows.itertuples()]
-        cell["floor"] = float(np.mean(variances))
-        if set(values) <= {0.0, 1.0} and values.nunique() == 1:
-            # Limits over seeds that all agree would say more than their tests do.
-            n = int(rows.n.min())
-            ends = share_limits(n if mean else 0, n, CONFIDENCE)
-            limits = " to ".join(f"{100 * end:.3g}" for end in ends)
-            what = "all" if mean else "none"
-            cell["alike_of_seeds"] = f"{len(rows)} of {len(rows)} seeds found {what} (each {limits})"
-    return cell | {"score": mean, "low": low, "high": high}
-
-
-def describe_open(rows: pd.DataFrame, n: int) -> str:
-    """Say that the reach of seeds is not determined; of one run, with the best distance."""
-    best = rows.record.iloc[-1].get("best_distance")
-    if n > 1 or best is None:
-        return f"{len(rows)} not determined" if n > 1 else "not determined"
-    return f"not determined, best at {best:,}"
+        # Where the limits go beyond the first value, the model may retrieve there, and no number is determined.
+        is_open = rows.metric.str.startswith("reach") & (rows.censored == "below") & (rows.high != rows["first"])
+        parts = []
+        if not is_open.all():
+            parts.append(range_of(values[~is_open], rows.censored[~is_open].map(CENSORED)))
+        if is_open.any():
+            best = rows.record[is_open].iloc[-1].get("best_distance")
+            parts.append(f"{is_open.sum()} not determined" if len(rows) > 1 else "not determined")
+            if len(rows) == 1 and best is not None:
+                parts.append(f"best at {best:,}")
+        cell["range"] = ", ".join(parts)
+        if len(rows) > 1:
+            cell |= dict.fromkeys(("score", "low", "high"), np.nan)
+    elif len(rows) > 1:
+        unit = rows.unit.iloc[0]
+        is_share = unit == "share"
+        mean, low, high = statistics.mean_with_limits(values.tolist(), ends=statistics.SHARES if is_share else None)
+        ends = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}
+        low, high = np.clip([low, high], *ends.get(unit, (-np.inf, np.inf))).tolist()
+        cell |= {"score": mean, "low": low, "high": high}
+        if is_share and rows.passed.notna().all():  # of independent tests
+            # The spread of the seeds may be 0 by chance, but not below that of the tests.
+            variances = [statistics.binomial_variance(row.score, row.n) for row in rows.itertuples()]
+            cell["floor"] = float(np.mean(variances))
+            if mean in statistics.SHARES and values.nunique() == 1:
+                # Limits over seeds that all agree would say more than their tests do.
+                n = int(rows.n.min())
+                limits = " to ".join(f"{100 * end:.3g}" for end in share_limits(n * int(mean), n, CONFIDENCE))
+                what = "all" if mean else "none"
+                cell["alike_of_seeds"] = f"{len(rows)} of {len(rows)} seeds found {what} (each {limits})"
+    return cell
 
 
 def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
@@ -305,8 +281,7 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     out = cells.metric if "metric" in lines else pd.Series("", index=cells.index)
     for name in ("distance", "length"):
         if name in lines:
-            at = cells[name].map(lambda n: "" if pd.isna(n) or not n else f" at {n:,.0f}")
-            out = out + at
+            out = out + cells[name].map(lambda n: "" if pd.isna(n) or not n else f" at {n:,.0f}")
     first = out = out.str.strip()
     for name in lines:
         if name in LINE:
@@ -334,31 +309,28 @@ def add_headings(cells: pd.DataFrame, columns: Sequence[str]) -> None:
         others = [other for other in shown if other != name]
         if others and len(cells[others].drop_duplicates()) == len(unique):
             shown = others
-    heading = cells[shown].map(format_heading).agg(", ".join, axis="columns")
     cells["column_seeds"] = cells.groupby("number").seeds.transform("max")
     n = cells.column_seeds.map(lambda n: f", n = {n}" if n > 1 else "")
-    cells["column"] = heading + n
+    cells["column"] = cells[shown].map(format_heading).agg(", ".join, axis="columns") + n
 
 
-def add_p_values(cells: pd.DataFrame) -> pd.DataFrame:
+def add_p_values(cells: pd.DataFrame) -> None:
     """Test every result against the first column of its line. Add the test, p, and p adjusted over the table."""
-    records: list[Any] = list(cells.itertuples())
     # A line without a result in the first column has nothing to be compared with.
-    base = {record.line: record for record in records if record.number == 0}
+    base = {cell.line: cell for cell in cells.itertuples() if cell.number == 0}
     verdicts = {}
-    for record in records:
-        if record.number and record.line in base:
-            verdicts[record.Index] = compare(base[record.line], record)
+    for cell in cells.itertuples():
+        if cell.number and cell.line in base:
+            verdicts[cell.Index] = compute_verdict(base[cell.line], cell)
     table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
     table = table.astype(dict.fromkeys(Verdict._fields[1:], float))
-    table["p_adjusted"] = statistics.holm(table["p"])
-    table["seeds_needed"] = table["seeds_needed"].where(table["p_adjusted"] > LEVEL)  # where nothing is shown
-    table["compared"] = cells.index.isin([*verdicts])
     cells[table.columns] = table
-    return cells
+    cells["p_adjusted"] = statistics.holm(table["p"])
+    cells["seeds_needed"] = table["seeds_needed"].where(cells["p_adjusted"] > LEVEL)  # where nothing is shown
+    cells["compared"] = cells.index.isin([*verdicts])
 
 
-def compare(first: Any, second: Any) -> Verdict:
+def compute_verdict(first: Any, second: Any) -> Verdict:
     """Test the difference of two results of one line."""
     if max(first.seeds, second.seeds) > 1:
         if first.n_censored or second.n_censored:
@@ -378,30 +350,26 @@ def compare(first: Any, second: Any) -> Verdict:
     return statistics.compare_shares((first.passed, second.passed), (first.n, second.n))
 
 
-def read_outcomes(result: Any) -> dict[Any, float]:
-    """Return the score of each test by its number and prompt; an empty dict unless all n tests are recorded."""
-    line = result.record
-    cell = line.get("cell")
-    scores: dict[Any, float] = {}
-    for test in list_tests(result):
-        known = test.get("cell") == cell and test.get("length", line.get("length")) == line.get("length")
-        if known and (cell is None or "found" not in test or test["test"] < result.n):
+def read_outcomes(cell: Any) -> dict[object, float]:
+    """Return the score of each test by its number and prompt; an empty dict unless all n tests are recorded.
+
+    Tests are in the row's file, in the file that it names, or in the cases of a probe of training.
+    """
+    line, file = cell.record, cell.file
+    if line.get("cases"):
+        file = file.parent / str(line["cases"])
+    elif file.name == "probes.jsonl":
+        file = file.parent / f"cases/tokens-{cell.tokens or 0:015d}.jsonl"
+    scores: dict[object, float] = {}
+    for test in read_tests(file, file.stat().st_mtime_ns) if file.is_file() else ():
+        known = test.get("cell") == line.get("cell") and test.get("length", line.get("length")) == line.get("length")
+        if known and ("cell" not in line or "found" not in test or test["test"] < cell.n):
             score = read_score(test, line)
             if score is not None:
                 scores[test["test"], test.get("prompt_hash")] = score
     # A file may hold fewer tests than the row, as after a deletion, or scores of another version.
-    is_whole = len(scores) == result.n and (pd.isna(result.passed) or sum(scores.values()) == result.passed)
+    is_whole = len(scores) == cell.n and (pd.isna(cell.passed) or sum(scores.values()) == cell.passed)
     return scores if is_whole else {}
-
-
-def list_tests(result: Any) -> Sequence[Row]:
-    """List the tests of a row: those in its file, in the file that it names, or the cases of a probe of training."""
-    file = result.file
-    if result.record.get("cases"):
-        file = file.parent / str(result.record["cases"])
-    elif file.name == "probes.jsonl":
-        file = file.parent / f"cases/tokens-{result.tokens or 0:015d}.jsonl"
-    return read_tests(file, file.stat().st_mtime_ns) if file.is_file() else ()
 
 
 @lru_cache(maxsize=8)
@@ -410,7 +378,7 @@ def read_tests(path: Path, changed: int) -> Sequence[Row]:
     return [record for record in read_records(path) if "test" in record]
 
 
-def read_score(test: Mapping[str, Any], line: Mapping[str, Any]) -> float | None:
+def read_score(test: Row, line: Row) -> float | None:
     """Read the score of a test; that of a text is its loss per token."""
     # Measures record a score under names of their own; a text has a sum of losses.
     if "nll" in test:
@@ -422,15 +390,13 @@ def read_score(test: Mapping[str, Any], line: Mapping[str, Any]) -> float | None
         value = test["scores"].get(line["metric"])
     if isinstance(value, list):  # a log-likelihood and its weight
         return float(-value[0] / value[1])
-    return float(value) if isinstance(value, int | float) else None
+    return None if value is None else float(value)
 
 
-def list_growth(cells: pd.DataFrame) -> list[Row]:
+def list_growth(cells: pd.DataFrame) -> Iterator[Row]:
     """Compare ln reach of each column with that of the column before, over the seeds that both have."""
-    reaches = [cell for cell in cells.itertuples() if cell.metric.startswith("reach") and cell.seeds > 1]
-    reaches.sort(key=lambda cell: (cell.line, cell.number))
-    rows = []
-    for first, second in itertools.pairwise(reaches):
+    reaches = cells[cells.metric.str.startswith("reach") & (cells.seeds > 1)].sort_values(["line", "number"])
+    for first, second in itertools.pairwise(reaches.itertuples()):
         if first.line != second.line:
             continue
         differences = []
@@ -440,11 +406,10 @@ def list_growth(cells: pd.DataFrame) -> list[Row]:
                 differences.append(difference)
         if len(differences) > 1:
             mean, low, high = statistics.mean_with_limits(differences)
-            about = {"line": GROWTH, "metric": GROWTH, "unit": "ln", "number": second.number, "column": second.column}
-            about |= {"model": second.model, "column_seeds": second.column_seeds, "seeds": len(differences)}
-            about |= {"score": mean, "low": low, "high": high}
-            rows.append({**about, "compared": False, "n_censored": 0, "dips": 0})
-    return rows
+            row = {name: getattr(second, name) for name in ("number", "column", "model", "column_seeds")}
+            row |= {"line": GROWTH + second.line.removeprefix(second.metric), "metric": GROWTH, "unit": "ln"}
+            row |= {"seeds": len(differences), "score": mean, "low": low, "high": high}
+            yield row | {"compared": False, "n_censored": 0, "dips": 0}
 
 
 def least_growth(first: Any, second: Any) -> float | None:
@@ -473,57 +438,46 @@ def bound_reach(row: Any) -> tuple[float, float]:
 
 
 def format_table(cells: pd.DataFrame, notes: Sequence[str], *, full: bool) -> str:
-    """Write the table and its notes; without `full` in at most LINES lines, of evenly spaced distances."""
+    """Write the table and its notes; without `full` in at most 25 lines, of evenly spaced distances."""
     named = define_names(cells.column.unique())
     order = list(dict.fromkeys(cells.line))
-    n_first = int(cells[cells["rank"] < 2].line.nunique())
-    rest = order[n_first:]
-    if not full and (cells["rank"] == 2).any():
-        rest = [line for line in rest if line in set(cells.line[cells["rank"] == 2])]
-    for n in range(n_first + len(rest), 0, -1):
-        kept = [*order[:n_first], *thin(rest, max(n - n_first, 0))]
-        omitted = len(order) - len(kept)
+    fixed = cells[cells["rank"] < 2].line.nunique()
+    distances = list(dict.fromkeys(cells.line[cells["rank"] == 2]))
+    rest = order[fixed:] if full or not distances else distances
+    for n in range(len(rest), -1, -1):
+        kept = order[:fixed]
+        for index in np.linspace(0, len(rest) - 1, n).round().astype(int):
+            kept.append(rest[index])
         shown = cells[cells.line.isin(kept)]
         below = [*describe_marks(shown, full=full), *notes]
+        if len(kept) < len(order):
+            below.append(f"{len(order) - len(kept)} lines are omitted; --full shows them.")
         lines = [*fitted(to_table(shown, full=full)).split("\n"), ""]
-        more = [f"{omitted} lines are omitted; --full shows them."] if omitted else []
-        for note in [" ".join([*below, *more]), *named] if not full else [*below, *named]:
+        for note in [*below, *named] if full else [" ".join(below), *named]:
             lines += wrap(note, WIDEST)
-        if full or len(lines) <= LINES or n <= max(n_first, 1):
+        if full or len(lines) <= 25 or fixed + n <= 1:
             break
     return "\n".join(lines)
 
 
-def thin(lines: Sequence[str], n: int) -> list[str]:
-    """Select n of some lines, evenly spaced, with the first and the last.
-
-    Example:
-        >>> thin("abcdefg", 4), thin("ab", 3), thin("ab", 0)
-        (['a', 'c', 'e', 'g'], ['a', 'b'], [])
-    """
-    if n >= len(lines):
-        return list(lines)
-    return [lines[index] for index in np.linspace(0, len(lines) - 1, n).round().astype(int)]
-
-
 def to_table(cells: pd.DataFrame, *, full: bool = True) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
-    texts = cells.assign(text=[format_cell(cell, full=full) for cell in cells.itertuples()])
+    texts = cells.assign(text=[write_cell(cell, full=full) for cell in cells.itertuples()])
     table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
     return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
 
 
-def format_heading(value: Any) -> str:
+def format_heading(value: object) -> str:
     """Write a value of a heading."""
     if pd.isna(value):
         return ""
-    return f"{value:,.0f}" if isinstance(value, int | float) and value == value // 1 else str(value)
+    return f"{value:,.0f}" if isinstance(value, int | float) and value % 1 == 0 else str(value)
 
 
-def format_cell(cell: Any, *, full: bool = True) -> str:
+def write_cell(cell: Any, *, full: bool = True) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
-    low, high = (format_number(limit, cell.unit) for limit in (cell.low, cell.high))
-    text = cell.range if isinstance(cell.range, str) and cell.range else str(format_number(cell.score, cell.unit))
+    low, high = (write_number(limit, cell.unit) for limit in (cell.low, cell.high))
+    text = cell.range if isinstance(cell.range, str) and cell.range else str(write_number(cell.score, cell.unit))
     if isinstance(cell.alike_of_seeds, str) and cell.alike_of_seeds:
         text = "all" if cell.score else "none"
     elif low and pd.notna(cell.score):
@@ -545,13 +499,14 @@ def format_cell(cell: Any, *, full: bool = True) -> str:
     return text
 
 
-def format_number(value: Any, unit: str) -> str | None:
+def write_number(value: float, unit: str) -> str | None:
     """Write a score or a limit of a unit, without the .0 of tokens; None if it is not known."""
     if pd.isna(value):
         return None
     if unit == "share":
         value = 100 * value
-    text = f"{value:{FORMS.get(unit, '.4g')}}"
+    forms = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}
+    text = f"{value:{forms.get(unit, '.4g')}}"
     if unit == "ln":
         return re.sub(r"^(-?)0\.", r"\1.", text)
     return text.removesuffix(".0") if unit == "tokens" else text
@@ -564,7 +519,7 @@ def describe_marks(cells: pd.DataFrame, *, full: bool) -> list[str]:
     notes = ["Shares in percent."]
     if (cells.seeds > 1).any():
         notes.append("Means over seeds with 95% limits; of censored seeds the least and the most: < below, + beyond.")
-    if (cells.line == GROWTH).any():
+    if (cells.metric == GROWTH).any():
         notes.append("Growth is the mean difference of the seeds from the column before.")
     if full and (cells.dips > 0).any():
         notes.append("k dips: k runs fail at a distance nearer than reach.")

@@ -33,7 +33,7 @@ from lab import config
 from lab.analysis import run as analysis
 from lab.core import command, launch, schema
 from lab.core.arguments import settings_lines, split_options
-from lab.core.chart import plot_rows
+from lab.core.chart import Axis, plot_lines
 from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.counts import SavedCounts
@@ -147,18 +147,8 @@ def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
 def chart(profiles: Mapping[str, Any], title: str) -> Any:
     """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
     named = {NAMES[name]: values for name, values in profiles.items()}
-    return plot_rows(
-        per_distance(named),
-        "distance",
-        "per distance",
-        "profile",
-        title=title,
-        x_title="distance (tokens)",
-        log_x=True,
-        log_y=True,
-        names=list(named),
-        marks=False,
-    )
+    axes = Axis("distance", "distance (tokens)", log=True), Axis("per distance", log=True)
+    return plot_lines(per_distance(named), *axes, "profile", title=title, names=list(named), marks=False)
 
 
 SPEC = EvaluationSpec(

@@ -37,7 +37,7 @@ from typing import Any
 
 from eval.engine import command, methods, needles, run
 from eval.engine.text import columns_text, limits, pivot, to_text
-from lab.core.chart import Rule, layer, plot_rows, vconcat
+from lab.core.chart import Axis, Rule, concat, facet, layer, plot_heat, plot_lines
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, Share, Tests
@@ -219,20 +219,20 @@ class FoundByDistance(run.Measure):
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
         # All panels name the methods in one order, which gives each method the same colour in all.
         names = list(dict.fromkeys(self.names))
-        plot = partial(plot_rows, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
-        plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="retrieval accuracy")
+        plot = partial(plot_lines, x=Axis("distance", X_TITLE, limits=ends), series="method", names=names)
+        plot_share = partial(plot, y=Axis("score", "retrieval accuracy", limits=(0, 1), percent=True))
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        points = plot_share(shares, low="low", high="high", kind="point", rules=rules, title=self.title())
+        points = plot_share(shares, limits=True, points=True, rules=rules, title=self.title())
         panels = [layer(points, plot_share(self.fits, marks=False, legend=False))]
         # A logarithmic axis has no 0, and a model of no run has no f.
         counted = [row for row in shares if row["f"]]
         if counted:
-            panels.append(plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False))
+            panels.append(plot(counted, y=Axis("f", "f (pairs trained)", log=True), height=90, legend=False))
         if self.others:  # a map for each method
-            cells = self.grid(rows)
-            plot = partial(plot_rows, cells, "distance", "prompt", "score", "method", kind="heat", percent=True)
-            panels.append(plot(height=90, columns=1, x_title=X_TITLE, y_title="prompt (tokens)"))
-        return vconcat(*panels) if len(panels) > 1 else panels[0]
+            axes = Axis("distance", X_TITLE), Axis("prompt", "prompt (tokens)")
+            heat = plot_heat(self.grid(rows), *axes, "score", percent=True, height=90)
+            return concat(*panels, facet(heat, "method", columns=1))
+        return concat(*panels)
 
 
 def reach_line(row: Row) -> str:

@@ -31,7 +31,7 @@ from eval.engine.impactful import BoolArray, choose, label_tokens, mark, tally, 
 from eval.engine.subject import source
 from eval.engine.text import Result, to_text
 from eval.engine.texts import NO_CORPUS, sample_texts
-from lab.core.chart import plot_rows, save
+from lab.core.chart import Axis, plot_lines, save_chart
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
@@ -105,7 +105,7 @@ def analyse(request: Request) -> Result:
     picture = folder / "impact.png" if request.plots else None
     if picture is not None:
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
-        save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
+        save_chart(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
     starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
     table = types.drop(columns="label").set_index(starred.rename("type"))
     return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], [folder / RESULT], picture)
@@ -172,15 +172,12 @@ def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> 
     shares = pd.crosstab(labels[marked], at, normalize="columns")
     largest = shares.loc[shares.mean(axis=1).nlargest(8).index].T.rename_axis("position")
     rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
-    return plot_rows(
+    return plot_lines(
         rows,
-        "position",
-        "share",
+        Axis("position", "position in the text (tokens)"),
+        Axis("share", "share of the marked targets", percent=True),
         "label",
-        percent=True,
         title=title,
-        x_title="position in the text (tokens)",
-        y_title="share of the marked targets",
     )
 
 

@@ -158,14 +158,15 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     never = f"{(share == 0).sum() / np.isfinite(share).sum():.1%}"
     index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, index).reset_index()
-    heat = partial(chart.plot_rows, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
-    return chart.hconcat(
+    heat = partial(chart.plot_heat, grid, chart.Axis("key", "key position"), chart.Axis("query", "query position"))
+    return chart.concat(
         heat("position", title="relative position, tokens"),
         heat(
             "share",
             percent=True,
             title=f"f of it on natural lengths, share of the largest; never trained: {never} of the cells",
         ),
+        columns=2,
         title=f"{distance.method}: a text of {options.length:,} tokens; training on natural lengths",
     )
 

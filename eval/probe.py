@@ -196,17 +196,13 @@ class ByMethod(needles.NeedleMeasure):
             low, high = 100 * row["low"], 100 * row["high"]
             text = f"{100 * row['score']:.0f} ({low:.0f}-{high:.0f})"
             cells.append({**row, "tests passed": row["score"], "text": text})
-        return chart.plot_rows(
+        return chart.plot_heat(
             cells,
-            "length",
-            "compared_as",
+            chart.Axis("length", needles.X_TITLE),
+            chart.Axis("compared_as", ""),
             "tests passed",
-            kind="heat",
-            text="text",
             percent=True,
             title=self.title(),
-            x_title=needles.X_TITLE,
-            y_title="",
             width=520,
             height=30 * len(self.words),
             rules=self.window_between(self.lengths),

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,12 +32,12 @@ import pandas as pd
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
-from lab.analysis.conditions import define_names, find_differences, label_conditions, own_settings, shorten_names
-from lab.analysis.table import Table, check_runs, is_run, read_table, unpacked
+from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
+from lab.analysis.table import ResultTable, check_runs, is_run, read_result_table, unpacked
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
-from lab.core.types import CONFIDENCE
+from lab.core.types import CONFIDENCE, Row
 from lab.counts import SavedCounts, f_at
 from lab.probe.reach import recompute_reach
 from lab.runs.checkpoints import folder_name
@@ -64,12 +63,12 @@ class ReachOptions(Section):
     """Settings, with commas between them, whose values are replicates, as seeds are: start.path."""
 
 
-def analyse(request: Request) -> Result:
+def explain_reach(request: Request) -> Result:
     """Fit the regression; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
     with unpacked(request.positional) as places:
         check_runs(places)
-        table = read_table(places, options.replicate)
+        table = read_result_table(places, options.replicate)
         branches = [run for run, condition in table.conditions.items() if not condition.is_base] or [*table.conditions]
         distance = options.at or min(int(table.settings[run]["data.window"]) for run in branches) // 2
         every = read_points(table, distance, last_only=options.last)
@@ -87,7 +86,7 @@ def analyse(request: Request) -> Result:
     exact = int(is_measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     outcomes = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
-    differing = find_differences(own_settings({run: table.settings[run] for run in names}))
+    differing = find_differences(condition_settings({run: table.settings[run] for run in names}))
     parts = [
         f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['condition'].nunique()} conditions; "
         f"{outcomes}\nskipped {len(every) - len(acquired)} without retrieval, {len(acquired) - len(points)} without f "
@@ -114,18 +113,18 @@ def analyse(request: Request) -> Result:
     return request.save("reach", "\n".join(wrapped), rows)
 
 
-def read_points(table: Table, distance: int, *, last_only: bool = False) -> pd.DataFrame:
+def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -> pd.DataFrame:
     """Make a row for each probe of reach, or each run's last, with f and demand at the distance, nan where unknown.
 
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for path, condition in table.conditions.items():
         if condition.is_base and not all(other.is_base for other in table.conditions.values()):
             continue
         columns = {name: table.settings[path].get(key) for name, key in SETTINGS.items()}
-        probes = read_probes(table, path)
+        probes = list_reaches(table, path)
         # Counts are saved at every probe, so that f and demand are those at its time.
         for record in probes[-1:] if last_only else probes:
             tokens = record["tokens"]
@@ -140,14 +139,14 @@ def read_points(table: Table, distance: int, *, last_only: bool = False) -> pd.D
     return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
 
 
-def read_probes(table: Table, path: str) -> list[dict[str, Any]]:
+def list_reaches(table: ResultTable, path: str) -> list[Row]:
     """List the reach that training probed, by rising tokens, or the one that eval.distance has measured.
 
     A run has acquired retrieval if it finds half of the numbers at some distance.
     """
     rows = table.rows[table.rows.run == path]
     is_own = pd.Series([file.name == "probes.jsonl" for file in rows.file], rows.index, dtype=bool)
-    is_accuracy = rows.distance.notna() & (rows.unit == "share")
+    is_accuracy = rows.metric == "accuracy"
     probes = []
     own = rows[is_own & rows.metric.str.startswith("reach") & rows["first"].notna()]
     for row in own.sort_values("tokens", kind="stable").itertuples():
@@ -162,7 +161,7 @@ def read_probes(table: Table, path: str) -> list[dict[str, Any]]:
     return [{"tokens": int(plain.tokens.iloc[0]), "acquired": bool(plain.score.max() >= 0.5), **reach}]
 
 
-def bounds(record: Mapping[str, Any]) -> dict[str, float]:
+def bounds(record: Row) -> dict[str, float]:
     """Return between which values the log of a probe's reach is.
 
     Example:
@@ -221,7 +220,7 @@ SPEC = EvaluationSpec(
     takes=is_run,
     missing="RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo",
 )
-main = partial(run, SPEC, analyse)
+main = partial(run, SPEC, explain_reach)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy as np
 from eval.engine import command, texts
 from eval.engine.text import columns_text, limits
 from lab.core.arguments import parse_method
-from lab.core.chart import plot_rows
+from lab.core.chart import Axis, plot_lines
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError, DataError, look_up
 from lab.core.schema import PathText, Tests, validated
@@ -149,16 +149,12 @@ class Recall(texts.OnTexts):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits."""
-        return plot_rows(
+        return plot_lines(
             [row for row in rows if row["metric"] == "recall"],
-            "middle",
-            "score",
+            Axis("middle", "distance of the evidence (tokens)", log=True),
+            Axis("score", "gain (nats)"),
             title=self.title().replace("; ", "\n"),
-            low="low",
-            high="high",
-            log_x=True,
-            x_title="distance of the evidence (tokens)",
-            y_title="gain (nats)",
+            limits=True,
         )
 
 

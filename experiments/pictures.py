@@ -14,28 +14,11 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
-LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
-COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
-WINDOWS = "192,256,288,320,352,384,448"
-COMMANDS = {  # that plot a picture, the last one in the folder {out}
-    "demo": [
-        "lab.fit configs/cpu_demo.yaml --resume",
-        f"lab.fit configs/cpu_demo.yaml --resume {LONGER}",
-        f"eval.distance runs/cpu_demo_384 {METHODS} --plot -o {{out}}",
-    ],
-    "methods": [
-        "lab.fit configs/base_192.yaml --resume",
-        f"eval.probe runs/base_192 --distance={COMPARED} --tests=200 --lengths={WINDOWS} --plot -o {{out}}",
-    ],
-    "heatmap": [
-        "lab.fit configs/base_192.yaml --resume",
-        "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
-    ],
-    "findings": ["experiments.window --results -o {out}"],
-    "prompts": ["experiments.window --results -o {out}"],
-    "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
-}
+from lab.core.yaml import read_yaml
+
+
+def read_commands() -> dict[str, list[str]]:
+    return read_yaml(Path(__file__).with_suffix(".yaml"))
 
 
 def run_module(words: Sequence[str]) -> None:
@@ -47,7 +30,7 @@ def run_module(words: Sequence[str]) -> None:
 def plot_picture(name: str) -> None:
     """Run the commands of a picture and copy it to the pages."""
     with TemporaryDirectory() as out:
-        for command in COMMANDS[name]:
+        for command in read_commands()[name]:
             run_module(shlex.split(command.format(out=out)))
         # A command may write several pictures; one that has the name of the page's is preferred.
         (picture,) = [*Path(out).glob(f"{name}.png")] or Path(out).glob("*.png")
@@ -59,10 +42,11 @@ def plot_picture(name: str) -> None:
 
 def main() -> None:
     """Plot the pictures named on the command line, or all."""
-    names = sys.argv[1:] or COMMANDS
+    commands = read_commands()
+    names = sys.argv[1:] or commands
     for name in names:
-        if name not in COMMANDS:
-            print(f"{name}: no picture of the pages; use one of {', '.join(COMMANDS)}", file=sys.stderr)
+        if name not in commands:
+            print(f"{name}: no picture of the pages; use one of {', '.join(commands)}", file=sys.stderr)
             raise SystemExit(2)
     for name in names:
         plot_picture(name)

@@ -97,7 +97,7 @@ class Request(NamedTuple):
         picture = None
         if make_chart is not None and self.plots:
             picture = (self.folder or RESULTS) / f"{name}.png"
-            chart.save(make_chart(), picture)
+            chart.save_chart(make_chart(), picture)
         if self.folder is not None:
             files = [self.folder / f"{name}.jsonl"]
             write_rows(files[0], rows)

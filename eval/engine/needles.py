@@ -14,7 +14,7 @@ from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
 from lab.core import schema
-from lab.core.chart import plot_rows
+from lab.core.chart import Axis, plot_lines
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
 from lab.core.types import Row
@@ -211,19 +211,8 @@ class NeedleMeasure(run.Measure):
         self, rows: Sequence[Row], series: str, y_title: str = "share of tests passed", **options: Any
     ) -> Any:
         """Plot shares of tests with their limits over length."""
-        return plot_rows(
-            rows,
-            "length",
-            "score",
-            series,
-            low="low",
-            high="high",
-            x_title=X_TITLE,
-            y_title=y_title,
-            y_limits=(0, 1),
-            percent=True,
-            **options,
-        )
+        y = Axis("score", y_title, limits=(0, 1), percent=True)
+        return plot_lines(rows, Axis("length", X_TITLE), y, series, limits=True, **options)
 
     def title(self) -> str:
         return f"{super().title()}; protocol {self.config.protocol}, {self.config.tests} tests a length"

@@ -44,7 +44,7 @@ from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.subject import SUBJECT, Subject, announce, check_lengths, open_subject
 from eval.engine.text import RESULTS, Column, Result, columns_text, to_json
-from lab.core.chart import Rule, save
+from lab.core.chart import Rule, save_chart
 from lab.core.command import CONTINUES, Bar
 from lab.core.types import Row
 from lab.data.tokenizer import check_ids
@@ -251,5 +251,5 @@ class Measure:
         picture = None
         if self.request.plots:
             picture = self.stores[0].path.with_suffix(".png")
-            save(self.chart(rows), picture)
+            save_chart(self.chart(rows), picture)
         return Result(f"{self.title()}\n\n{self.text(rows)}", rows, [store.path for store in self.stores], picture)

@@ -11,28 +11,26 @@ folders hold: the probes of training, and the results in eval/ at the last probe
 (lab/analysis/table.py).
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
 from eval.engine.text import RESULTS, Result
-from eval.report.figures import DRAWN, Figure
+from eval.report.figures import FIGURES, Figure
 from eval.report.frames import Runs, fold_accuracies, read_runs
-from lab.analysis.conditions import define_names, find_differences, own_settings
+from lab.analysis.conditions import condition_settings, define_names, find_differences
 from lab.analysis.table import is_run, unpacked
-from lab.core.chart import altair, hconcat, save, set_theme, vconcat, words
+from lab.core.chart import altair, concat, save_chart, set_theme, words
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_atomic, writing
 from lab.core.schema import Section
+from lab.core.types import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,32 +48,26 @@ def make_report(request: Request) -> Result:
     if len(names) > 1:
         counts = f"{len(names)} runs"
         title = f"{counts}: {names[0]} to {names[-1]}"
-    drawn = [figure for plot in DRAWN if (figure := plot(runs))]
-    counts += f", {len(drawn)} figures"
+    figures = [figure for plot in FIGURES if (figure := plot(runs))]
+    counts += f", {len(figures)} figures"
     rows = runs.runs.to_dict("records")
     if output.suffix != ".html":
-        if not drawn:
+        if not figures:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
-        charts = [figure.chart.properties(title=figure.title) for figure in drawn]
-        lines = [hconcat(*charts[k : k + 2]) for k in range(0, len(charts), 2)]
+        charts = [figure.chart.properties(title=figure.title) for figure in figures]
         heading = filter(None, [title, runs.common, *define_names(runs.conditions)])
-        save(vconcat(*lines, title="\n".join(heading)), output)
+        save_chart(concat(*charts, columns=2, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
-    reject_another(output)
-    data = render(runs, drawn, title).encode()
+    # A report is recognised by a line of its script.
+    if output.exists() and not (output.is_file() and b"\nconst figures = " in output.read_bytes()):
+        raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
+    data = render_page(runs, figures, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
     return Result(f"{counts}, {len(data) / 1e6:.1f} MB", rows, [output])
 
 
-def reject_another(output: Path) -> None:
-    """Reject a file that is no report; it is recognised by a line of its script."""
-    is_report = output.is_file() and b"\nconst figures = " in output.read_bytes()
-    if output.exists() and not is_report:
-        raise ConfigError(f"-o={output}: is no report; name another file, or delete this one")
-
-
-def page_spec(figure: Figure) -> dict[str, Any]:
+def page_spec(figure: Figure) -> Row:
     """Lay out a figure for the page: as wide as it, dragged, and zoomed by Ctrl and the wheel."""
     alt = altair()
     chart = figure.chart
@@ -84,25 +76,25 @@ def page_spec(figure: Figure) -> dict[str, Any]:
     if figure.zooms:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
-    spec: dict[str, Any] = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
+    spec: Row = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
     # The page sets its own ground, light or dark.
     spec["config"].pop("background")
     return spec
 
 
-def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
+def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
     """Fill in the page."""
     import vl_convert
     from jinja2 import Environment
 
-    bundle: Any = vl_convert.javascript_bundle  # its stub leaves out that the argument has a default
+    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # the argument has a default
     content = {
         "title": title,
         "common": runs.common,
         "names": define_names(runs.conditions),
-        "figures": drawn,
+        "figures": figures,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
-        "specs": literal([page_spec(figure) for figure in drawn]),
+        "specs": [page_spec(figure) for figure in figures],
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
@@ -111,7 +103,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    settings = pd.DataFrame(runs.settings).T[find_differences(own_settings(runs.settings))]
+    settings = pd.DataFrame(runs.settings).T[find_differences(condition_settings(runs.settings))]
     if not settings.empty:
         settings = settings.rename_axis("run").reset_index()
     limits = {"low": "effective_length_low", "high": "effective_length_high"}
@@ -129,11 +121,6 @@ def to_html(frame: pd.DataFrame) -> Markup:
     filled = frame.dropna(axis="columns", how="all").infer_objects().rename(columns=words)
     number = lambda x: f"{x:,.0f}" if x % 1 == 0 or abs(x) >= 1000 else f"{x:.4g}"  # noqa: E731
     return Markup(filled.to_html(index=False, na_rep="", float_format=number, border=0))
-
-
-def literal(value: Any) -> Markup:
-    """Write a value as JSON that is safe inside a script element."""
-    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 SPEC = EvaluationSpec(

@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from experiments.window.figures import plot_findings
 from experiments.window.plans import (
     MOST_BASES,
     STAGES,
@@ -42,10 +43,9 @@ from experiments.window.plans import (
     plan_continued,
     text_folder,
 )
-from experiments.window.records import collect, has_acquired, pack, read_records
-from experiments.window.results import describe
+from experiments.window.results import collect, has_acquired, open_records, print_results
 from experiments.window.texts import write_branch_texts, write_texts
-from lab.analysis.table import ENDING, unpacked
+from lab.analysis.table import ENDING, pack, unpacked
 from lab.core.errors import LabError
 from lab.core.files import write_json
 from lab.data.synthetic import Synthetic
@@ -74,7 +74,10 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.results:
         try:
-            describe(read_records(RECORDS), options.folder)
+            records = open_records(RECORDS)
+            print_results(records, options.folder)
+            if options.folder is not None:
+                plot_findings(records, options.folder)
         except LabError as error:
             parser.error(str(error))
     elif options.short:
@@ -82,7 +85,7 @@ def main() -> None:
         print(f"D, one seed, in {folder}: a base model, then two orders of asking; 6 minutes on two cores", flush=True)
         # The base model of the second seed retrieves after 2M tokens.
         runs = run_seed("D", STAGES["D"].seeds[1], folder, options.jobs or 2, ("4_log", "4_log_shuffled"))
-        describe(collect(run.path for run in runs))
+        print_results(collect(run.path for run in runs))
     else:
         names = options.stages or list(STAGES)
         if options.essays is None and any(STAGES[name].has_natural_tests for name in names):
@@ -113,7 +116,8 @@ def run_stage(name: str, jobs: int, essays: Path | None = None) -> None:
             # A run that was recorded before is recorded once, as it is now.
             for run in runs:
                 recorded[run.path.name] = run.path
-            pack(recorded.values(), table)
+            # A base and its continuations until it retrieves are replicates.
+            pack(recorded.values(), table, ["start.path"] if stage.needs_retrieval else [])
 
 
 def run_seed(

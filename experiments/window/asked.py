@@ -21,17 +21,14 @@ from scipy.optimize import minimize
 
 from eval.engine.text import to_text
 from experiments.window.plans import FRESH_SEED, PLAIN, STAGES, plan_run
-from experiments.window.records import read_records
+from experiments.window.results import open_records
 from lab.core.types import IGNORE
 from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import train_bpe
 from lab.evidence.methods import Repeat
 
-BANDS = ((24, 112), (144, 223), (224, 368), (369, 431), (432, 752))
-N_DOCUMENTS = 3_000
 
-
-class Documents(NamedTuple):
+class GeneratedText(NamedTuple):
     """Tokens of documents, f and g by distance, and a row of rank, distance and tokens before it for each answer."""
 
     n_tokens: int
@@ -56,10 +53,10 @@ def describe_conditions(seed: int) -> list[dict[str, object]]:
     for branch, settings in STAGES["D"].branches.items():
         if "skip" in settings:  # its f and g are those of ids, which its run counts
             continue
-        documents = read_documents("D", branch, seed + FRESH_SEED)
+        documents = generate_documents("D", branch, seed + FRESH_SEED)
         scale = 1e6 / documents.n_tokens
         distance, is_first = documents.answers["distance"], documents.answers["rank"] == 1
-        for low, high in BANDS:
+        for low, high in ((24, 112), (144, 223), (224, 368), (369, 431), (432, 752)):
             inside = distance.between(low, high)
             rows.append(
                 {
@@ -74,12 +71,12 @@ def describe_conditions(seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def read_documents(stage: str, branch: str, seed: int) -> Documents:
+def generate_documents(stage: str, branch: str, seed: int) -> GeneratedText:
     """Generate the documents of a branch, cut at its window, and find their answers; ids are without gaps."""
     experiment = plan_run(f"{stage}-0-{branch}", 0, STAGES[stage].branches[branch], seed, Path("runs")).experiment
     corpus, window = experiment.data.corpus, experiment.data.window
     assert isinstance(corpus, Synthetic), "branches of D and W read the generator's documents"
-    texts = [corpus.document(index) for index in range(N_DOCUMENTS)]
+    texts = [corpus.document(index) for index in range(3_000)]
     tokenizer = train_bpe(texts, 600)
     f, g = np.zeros(window, dtype=np.int64), np.zeros(window, dtype=np.int64)
     n_tokens = 0
@@ -100,16 +97,16 @@ def read_documents(stage: str, branch: str, seed: int) -> Documents:
             last, needle = np.searchsorted(starts, [start, source - (end - start)]) - [1, 0]
             if last // window == needle // window:
                 answers.append((rank, last - needle, last % window + 1))
-    return Documents(n_tokens, f, g, pd.DataFrame(answers, columns=["rank", "distance", "tokens"]))
+    return GeneratedText(n_tokens, f, g, pd.DataFrame(answers, columns=["rank", "distance", "tokens"]))
 
 
 def fit_accuracy(records: Path) -> list[dict[str, object]]:
     """Return the log likelihood of each explanation of the accuracies of W_1M at a window of 768."""
-    cells = read_records(records).cells
+    cells = open_records(records).cells
     cells = cells[(cells["stage"] == "W_1M") & (cells["branch"] == "768") & (cells["method"] == PLAIN)]
     parts = []
     for seed, own in cells.groupby("seed"):
-        documents = read_documents("W_1M", "768", int(str(seed)))
+        documents = generate_documents("W_1M", "768", int(str(seed)))
         scale = 1e6 / documents.n_tokens
         first = documents.answers[documents.answers["rank"] == 1]
         d, p = own["distance"].to_numpy(), own["prompt"].to_numpy()

@@ -13,22 +13,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lab.core.types import Row
 from lab.core.yaml import flatten, read_yaml
 from lab.positions.methods import brief_value
 
-ONLY = "all"  # name of a condition without others
 BASE = "base model"  # name of runs that others start from
-NOT_OF_THE_CONDITION = (
-    *("run.", "track.", "data.folder", "train.threads", "train.devices", "train.accelerator", "probe.batch"),
-)
-WEIGHTS = "weights"
-UNMASKED = "unmasked"
 MASKED = {"none": "far-masked", "near": "near-masked", "kind": "matched control", "random": "random control"}
 DEFINITIONS = {  # of the names above, for the line under a picture or a table
-    UNMASKED: "all targets have a loss",
+    "unmasked": "all targets have a loss",
     "far-masked": "the loss is masked for targets whose evidence is beyond D tokens, the end of weights.keep",
     "near-masked": "the same number of nearer targets is masked instead",
     "matched control": "near-masked, with the same number of digits of answers",
@@ -36,7 +30,7 @@ DEFINITIONS = {  # of the names above, for the line under a picture or a table
     "base model": "the run that the others continue",
 }
 PHRASES = {
-    WEIGHTS: "{}",
+    "weights": "{}",
     "weights.keep": "keeping {}",
     "data.window": "window of {}",
     "data.mode": "{} documents",
@@ -48,7 +42,6 @@ PHRASES = {
     "start.path": "from {}",
     "data.corpus.path": "text {}",
 }
-CHOICES = ("method", "name", "by")  # last parts of settings that select a section's type
 
 
 class Condition(NamedTuple):
@@ -98,7 +91,7 @@ def label_conditions(conditions: Mapping[str, Condition], names: Mapping[str, st
     return labels
 
 
-def read_settings(run: Path) -> Row:
+def read_run_settings(run: Path) -> Row:
     """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
     Raises: ConfigError.
@@ -107,25 +100,26 @@ def read_settings(run: Path) -> Row:
     return {key: str(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
-def own_settings(settings: Mapping[str, Row], replicate: Collection[str] = ()) -> dict[str, Row]:
+def condition_settings(settings: Mapping[str, Row], replicate: Collection[str] = ()) -> dict[str, Row]:
     """Return of each run the settings that its condition has; a start that is one of the runs is its condition.
 
     Example:
         >>> runs = {"a": {"run.seed": 0, "data.window": 8}, "b": {"start.path": "runs/a", "data.window": 8}}
-        >>> own_settings(runs)["b"], own_settings(runs, ["start.path"])["b"]
+        >>> condition_settings(runs)["b"], condition_settings(runs, ["start.path"])["b"]
         ({'start.path': 'base', 'data.window': 8}, {'data.window': 8})
     """
     bases = find_bases(settings)
     used = {base: settings[base] for base in bases.values()}
     names = {} if len(used) == len(settings) else name_conditions(used, replicate)  # runs may start from one another
+    machine = ("run.", "track.", "data.folder", "train.threads", "train.devices", "train.accelerator", "probe.batch")
     out = {}
     for name, row in settings.items():
         own = {}
         for key, value in row.items():
-            if key not in replicate and not key.startswith(NOT_OF_THE_CONDITION) and not key.endswith(".seed"):
+            if key not in replicate and not key.startswith(machine) and not key.endswith(".seed"):
                 own[key] = value
         if "start.path" in own and bases.get(name) in names:
-            own["start.path"] = f"base {names[bases[name]]}".removesuffix(f" {ONLY}")
+            own["start.path"] = f"base {names[bases[name]]}".removesuffix(" all")
         out[name] = own
     return out
 
@@ -181,20 +175,20 @@ def name_conditions(settings: Mapping[str, Row], replicate: Collection[str] = ()
     """
     bases = list_bases(settings, replicate)
     if not bases or len(bases) == len(settings):
-        return name_rows(without_numbers(settings, own_settings(settings, replicate)))
-    own = own_settings(settings, replicate)
+        return name_rows(without_numbers(settings, condition_settings(settings, replicate)))
+    own = condition_settings(settings, replicate)
     names = name_rows(without_numbers(settings, {name: row for name, row in own.items() if name not in bases}))
     for name, condition in name_conditions(
         {base: settings[base] for base in settings if base in bases}, replicate
     ).items():
-        names[name] = f"{BASE}, {condition}".removesuffix(f", {ONLY}")
+        names[name] = f"{BASE}, {condition}".removesuffix(", all")
     return {name: names[name] for name in settings}  # in the order of the runs
 
 
 def name_rows(settings: Mapping[str, Row]) -> dict[str, str]:
     """Name rows of settings by those that differ."""
     # A condition of loss weights is one name, in place of the settings that it names.
-    settings = {name: name_weights(row) for name, row in settings.items()}
+    settings = {name: replace_weights(row) for name, row in settings.items()}
     keys = find_differences(settings)
     n_all = count_distinct(settings, keys)
     # A setting that only one method has, with one value, follows from the method's name: names are as many without it.
@@ -218,7 +212,7 @@ def name_rows(settings: Mapping[str, Row]) -> dict[str, str]:
                 if folders[key] and isinstance(value, str):
                     value = value.removeprefix(folders[key]).lstrip("/")
                 parts.append(name_setting(key, value))
-        names[name] = ", ".join(parts) or ONLY
+        names[name] = ", ".join(parts) or "all"
     return names
 
 
@@ -245,7 +239,7 @@ def list_bases(settings: Mapping[str, Row], replicate: Collection[str] = ()) -> 
     """List the runs that others start from, and those like them that start from nothing and were left without any."""
     bases = set(find_bases(settings).values())
     first = {name: row for name, row in settings.items() if row.get("start.path") is None}
-    own = without_numbers(first, own_settings(first, replicate))
+    own = without_numbers(first, condition_settings(first, replicate))
     conditions = [own[base] for base in bases if base in own]
     return bases | {name for name, row in own.items() if row in conditions}
 
@@ -270,25 +264,25 @@ def count_distinct(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
     return len({str([row.get(key) for key in keys]) for row in settings.values()})
 
 
-def name_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
+def replace_weights(settings: Row) -> Row:
     """Replace the type and the control of a run's loss weights by the name of the condition.
 
     Example:
-        >>> name_weights({"weights.by": "evidence", "weights.control": "kind", "run.seed": 0})
+        >>> replace_weights({"weights.by": "evidence", "weights.control": "kind", "run.seed": 0})
         {'run.seed': 0, 'weights': 'matched control'}
     """
     if "weights.by" not in settings:
-        return {**settings, WEIGHTS: UNMASKED}
+        return {**settings, "weights": "unmasked"}
     name = MASKED[settings.get("weights.control", "none")]
     if not re.fullmatch(r"\[\[0, \d+\]\]", str(settings.get("weights.keep", "[[0, 0]]"))):
         name = name.replace("far-masked", "masked outside")  # of the intervals, which follow where they differ
-    named = {**settings, WEIGHTS: name}
+    named = {**settings, "weights": name}
     del named["weights.by"]
     named.pop("weights.control", None)
     return named
 
 
-def name_setting(key: str, value: Any) -> str:
+def name_setting(key: str, value: object) -> str:
     """Write a setting and its value in words.
 
     Example:
@@ -303,7 +297,8 @@ def name_setting(key: str, value: Any) -> str:
     if key in PHRASES:
         return PHRASES[key].format(text)
     *sections, last = key.split(".")
-    name = sections[-1] if last in CHOICES and sections else last
+    # Of a setting that selects a section's type, the section says what it is.
+    name = sections[-1] if last in ("method", "name", "by") and sections else last
     return f"{name.replace('_', ' ')} {text}"
 
 

@@ -14,21 +14,22 @@ distance fails, or reach is not determined (lab/probe/reach.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.analysis.conditions import find_differences, own_settings, read_settings
-from lab.analysis.table import unpacked
-from lab.core.chart import Rule, hconcat, plot_rows, save, vconcat
+from lab.analysis.conditions import condition_settings, find_differences
+from lab.analysis.table import read_probes, read_result_table, unpacked
+from lab.core.chart import Axis, Rule, concat, plot_lines, save_chart
 from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.data.text_files import expand_pattern
-from lab.probe.reach import classify_reach, format_reach, with_reach
+from lab.probe.reach import format_reach
 from lab.runs.checkpoints import READ, RECORDS, check_files, folder_name
 from lab.runs.folder import Record, RunFolder
 from lab.runs.source import find_place
@@ -38,27 +39,19 @@ if TYPE_CHECKING:
 
 
 PathLike = str | os.PathLike[str]
-WIDTH = 280  # pixels of a chart
-PROBE = "consumed_tokens"  # which gives each probe a line of its own
 # The columns of the tables; docs/api.md has their meanings.
-EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-REACH = (
-    "reach",
-    "reach_low",
-    "reach_high",
-    "censored",
-    "dips",
-    "first_distance",
-    "last_distance",
-    "f_at_reach",
-    "g_from_reach",
+PROBES = (
+    *("consumed_tokens", "effective_length", "threshold", "low", "high", "smooth", "first_length"),
+    *("f_at_effective_length", "reach", "reach_low", "reach_high", "censored", "dips", "first_distance"),
+    *("last_distance", "f_at_reach", "g_from_reach", "held_out_loss", "bits_per_byte", "tests", "protocol", "method"),
 )
-PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "bits_per_byte", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 CONTEXTS = ("consumed_tokens", "context", "loss")
-BIN = ("distance", "last", "middle", "n", "documents", "nats_whole", "nats_cut")
-RECALL = ("consumed_tokens", *BIN, "score", "low", "high", "method")
+RECALL = (
+    *("consumed_tokens", "distance", "last", "middle", "n", "documents", "nats_whole", "nats_cut"),
+    *("score", "low", "high", "method"),
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class Run:
 
     def probes(self) -> pd.DataFrame:
         """Return one row per probe of training: the columns of PROBES."""
-        return as_table(with_demand(self.path), PROBES)
+        return as_table(read_probes(self.path), PROBES)
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS."""
@@ -152,31 +145,33 @@ class Run:
         """
         charts = []
 
-        def add(rows: pd.DataFrame, x: str, y: str, title: str, series: str | None = PROBE, **options: Any) -> None:
+        def add(
+            rows: pd.DataFrame, x: Axis, y: Axis, title: str, series: str | None = "consumed_tokens", **options: Any
+        ) -> None:
             if len(rows):
-                columns = [x, y] if series is None else [x, y, series]
-                charts.append(
-                    plot_rows(rows[columns], x, y, series, title=title, x_title="tokens", width=WIDTH, **options)
-                )
+                columns = [x.column, y.column] if series is None else [x.column, y.column, series]
+                charts.append(plot_lines(rows[columns], x, y, series, title=title, width=280, **options))
 
         profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
         last = probes.iloc[-1].to_dict() if len(probes) else {}
         rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
-        shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": rules}
-        curve: dict[str, Any] = {"log_x": True, "marks": False}
-        add(self.distances(), "distance", "score", f"accuracy by distance: {format_reach(last)}", **shares)
-        add(self.lengths(), "length", "accuracy", "tests passed by length", **shares)
-        add(self.metrics(), "consumed_tokens", "loss", "training loss, nats per token", None, marks=False)
-        frequency = as_table(per_distance(profiles))
+        share = partial(Axis, limits=(0, 1), percent=True)
+        distances, lengths = Axis("distance", "tokens"), Axis("length", "tokens")
+        title = f"accuracy by distance: {format_reach(last)}"
+        add(self.distances(), distances, share("score"), title, rules=rules)
+        add(self.lengths(), lengths, share("accuracy"), "tests passed by length", rules=rules)
+        tokens, loss = Axis("consumed_tokens", "tokens"), Axis("loss")
+        add(self.metrics(), tokens, loss, "training loss, nats per token", None, marks=False)
+        frequency, y = as_table(per_distance(profiles)), Axis("per distance", log=True)
         title = "position frequency and demand by distance"
-        add(frequency, "distance", "per distance", title, "profile", names=list(profiles), log_y=True, **curve)
+        add(frequency, distances._replace(log=True), y, title, "profile", names=list(profiles), marks=False)
         rows = contexts[contexts["context"] > 0]  # a logarithmic axis has no 0
-        add(rows, "context", "loss", "held-out loss by visible context, nats per token", **curve)
-        add(self.recall(), "middle", "score", "gain by distance of the evidence, nats", **curve)
+        title = "held-out loss by visible context, nats per token"
+        add(rows, Axis("context", "tokens", log=True), loss, title, marks=False)
+        title = "gain by distance of the evidence, nats"
+        add(self.recall(), Axis("middle", "tokens", log=True), Axis("score"), title, marks=False)
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        # Three charts are as wide as a page.
-        lines = [hconcat(*charts[start : start + 3]) for start in range(0, len(charts), 3)]
-        save(vconcat(*lines, title=self.path.resolve().name), picture.path)
+        save_chart(concat(*charts, columns=3, title=self.path.resolve().name), picture.path)
         return picture
 
 
@@ -184,19 +179,6 @@ def list_contexts(probe: Record) -> Iterator[Record]:
     """List the held-out loss of a probe by visible context: from `context` earlier tokens to 2x that."""
     for context, loss in probe.get("context_loss", {}).items():
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
-
-
-def with_demand(run: Path) -> Iterator[Record]:
-    """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
-    for record in with_reach(RunFolder(run).records("probes.jsonl")):
-        if "effective_length" not in record:  # the summary of a complete probe has one
-            continue
-        path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
-        reach, g_from = record.get("reach"), None
-        if reach is not None and path.exists():
-            g_from = SavedCounts.read(path).g_from(int(reach))
-        end = classify_reach(reach, record.get("first_distance"), record.get("last_distance"))
-        yield {**record, "censored": end, "g_from_reach": g_from}
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -239,26 +221,21 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         if not paths:
             named = " ".join(str(pattern) for pattern in patterns) or "runs=[]"
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
-        return tabulate_probes(paths, last)
+        for path in paths:
+            check_files(Path(path), ("config.yaml", *RECORDS))
+        table = read_result_table([Path(path) for path in paths])
+    names = find_differences(condition_settings(table.settings))
+    rows: dict[tuple[str, int], Record] = {}
+    for probe in table.probes:
+        settings = table.settings[probe["run"]]
+        labels = {"run": Path(probe["run"]).name, "seed": settings.get("run.seed")}
+        labels |= {name: settings.get(name) for name in names}
+        # With `last`, a later probe replaces the ones before.
+        rows[probe["run"], 0 if last else probe["probe"]] = {**probe, **labels}
+    return as_table(rows.values(), ["run", "seed", "probe", *names, *PROBES])
 
 
-def tabulate_probes(paths: list[str], last: bool) -> pd.DataFrame:
-    """Return a row per run and probe of run folders."""
-    for path in paths:
-        check_files(Path(path), ("config.yaml", *RECORDS))
-    settings = {path: read_settings(Path(path)) for path in paths}
-    names = find_differences(own_settings(settings))
-    rows: list[Record] = []
-    for path in paths:
-        row = settings[path]
-        labels = {"run": Path(path).resolve().name, "seed": row.get("run.seed")}
-        labels |= {name: row.get(name) for name in names}
-        probes = [{**record, **labels, "probe": n} for n, record in enumerate(with_demand(Path(path)))]
-        rows += probes[-1:] if last else probes
-    return as_table(rows, ["run", "seed", "probe", *names, *PROBES])
-
-
-def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
+def as_table(records: Iterable[Record], columns: Iterable[str] | None = None) -> pd.DataFrame:
     """Build a table of records, with the columns named, in this order, or all."""
     import pandas as pd
 

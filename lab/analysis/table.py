@@ -15,22 +15,23 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lab.analysis.conditions import Condition, find_conditions, read_settings
+from lab.analysis.conditions import Condition, find_conditions, read_run_settings
 from lab.core.errors import CheckpointError, ConfigError, DataError, abbreviate, first_line, is_plain_name
-from lab.core.files import read_object, walk
+from lab.core.files import read_object, walk, write_atomic
 from lab.core.types import Row as Line
 from lab.counts import SavedCounts
 from lab.probe.reach import classify_reach, with_reach
 from lab.results.schema import Row, convert, find_form
 from lab.results.store import read_records
 from lab.runs.checkpoints import CONSUMED, RECORDS, check_files, folder_name
+from lab.runs.folder import RunFolder
 from lab.runs.source import no_folder
 
 if TYPE_CHECKING:
@@ -62,7 +63,39 @@ def unpack(table: Path, folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def write_record(folder: Path, record: dict[str, Any]) -> None:
+def pack(runs: Iterable[Path], table: Path, replicate: Sequence[str] = ()) -> None:
+    """Write what commands read of run folders to a table, and that some settings are replicates in all of them."""
+    text = ""
+    for run in sorted(runs):
+        records = [*list_records(run)]
+        if replicate:
+            records.insert(0, {"file": "plan.json", "text": json.dumps({"replicate": [*replicate]}) + "\n"})
+        for record in records:
+            text += json.dumps({"run": run.name, **record}, separators=(",", ":")) + "\n"
+    write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def list_records(run: Path) -> Iterator[Line]:
+    """List the records of a run folder's files, without those of single tests."""
+    files = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz", "eval/**/*.jsonl")
+    for path in [path for pattern in files for path in sorted(run.glob(pattern))]:
+        file = path.relative_to(run).as_posix()
+        if path.suffix == ".npz":
+            with np.load(path) as saved:
+                # Of tables no command reads these arrays, half of the size, and of the last one more than its start.
+                arrays = {name: saved[name].tolist() for name in saved if name not in ("supervised", "g_unweighted")}
+            if "supervised_f" in arrays:
+                del arrays["supervised_f"][1:]
+            yield {"file": file, "arrays": arrays}
+        elif path.suffix != ".jsonl":
+            yield {"file": file, "text": path.read_text("utf-8")}
+        elif not path.name.startswith("tests-"):
+            for row in map(json.loads, path.read_text("utf-8").splitlines()):
+                if "test" not in row:
+                    yield {"file": file, "row": row}
+
+
+def write_record(folder: Path, record: Line) -> None:
     """Write one line of a table into its run's folder; only rows are added to a file that exists.
 
     Raises: ValueError for a path that leaves the run's folder; OSError for a text or repeated arrays.
@@ -101,15 +134,17 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
         yield [*others, *sorted(runs, key=lambda run: run.name)]
 
 
-class Table(NamedTuple):
+class ResultTable(NamedTuple):
     """Results and the runs that they are of.
 
     `rows` has a row for each result: the fields of lab.results.schema.Row; g, the demand from a reach on; `censored`,
     whether the number is below what was tested or at its end; `file`; and of a run its `condition`, the `replicate` by
-    which runs are paired, its `base`, and `is_base`. `settings` and `conditions` are by the path of a run.
+    which runs are paired, its `base`, and `is_base`. `probes` are summaries of training's probes with their run and
+    number. `settings` and `conditions` are by the path of a run.
     """
 
     rows: pd.DataFrame
+    probes: list[Line]
     settings: dict[str, Line]
     conditions: dict[str, Condition]
     skipped: list[str]
@@ -149,27 +184,30 @@ def check_runs(places: Sequence[Path]) -> None:
         raise ConfigError(*errors)
 
 
-def read_table(places: Sequence[Path], replicate: Collection[str] = ()) -> Table:
+def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -> ResultTable:
     """Read the results of run folders, of folders of results and of .jsonl files; `replicate` is of `conditions`.
 
     Raises: DataError for a place without results, or a file that is broken; CheckpointError.
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Line] = []
+    probes: list[Line] = []
     settings: dict[str, Line] = {}
     plan = set(replicate)
     skipped: dict[str, None] = {}
     for place in places:
         before = len(rows)
         if (place / "config.yaml").is_file():
-            settings[str(place.resolve())] = read_settings(place)
+            run = str(place.resolve())
+            settings[run] = read_run_settings(place)
+            for number, record in enumerate(read_probes(place)):
+                probes.append({**record, "run": run, "probe": number, "tokens": record[CONSUMED]})
         for file in list_results(place):
             home = find_run(file)
             if home is not None:
-                settings.setdefault(str(home), read_settings(home))
-            for row in read_rows(file, home, skipped):
-                rows.append(row)
+                settings.setdefault(str(home), read_run_settings(home))
+            rows += convert_file(file, home, skipped)
         if len(rows) == before and not (place / "config.yaml").is_file():
             rule = "no results of an evaluation" if place.exists() else "no such file or folder"
             raise DataError(f"{place}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
@@ -181,7 +219,7 @@ def read_table(places: Sequence[Path], replicate: Collection[str] = ()) -> Table
     frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
     for name, column in zip(("condition", "replicate", "base", "is_base"), Condition._fields, strict=True):
         frame[name] = frame.run.map({run: getattr(condition, column) for run, condition in conditions.items()})
-    return Table(frame, settings, conditions, [*skipped])
+    return ResultTable(frame, probes, settings, conditions, [*skipped])
 
 
 def find_run(file: Path) -> Path | None:
@@ -193,7 +231,16 @@ def find_run(file: Path) -> Path | None:
     return None
 
 
-def read_rows(file: Path, run: Path | None, skipped: dict[str, None]) -> Iterator[dict[str, Any]]:
+def read_probes(run: Path) -> Iterator[Line]:
+    """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
+    for record in with_reach(RunFolder(run).records("probes.jsonl")):
+        if "effective_length" in record:  # which a complete probe has
+            reach = record.get("reach")
+            end = classify_reach(reach, record.get("first_distance"), record.get("last_distance"))
+            yield {**record, "censored": end, "g_from_reach": demand_from(run, record[CONSUMED], reach)}
+
+
+def convert_file(file: Path, run: Path | None, skipped: dict[str, None]) -> Iterator[Line]:
     """Read the results of a file, with the demand of its run; `skipped` gets the metrics of lines that are not read."""
     if file.name in RECORDS:
         check_files(file.parent, RECORDS)  # records that end early would give other numbers
@@ -203,12 +250,10 @@ def read_rows(file: Path, run: Path | None, skipped: dict[str, None]) -> Iterato
         for line in with_reach(lines):
             converted = list(convert(line, str(run or ""), started))
             for row in converted:
+                g = None
+                if run is not None and row.metric.startswith("reach"):
+                    g = demand_from(run, row.tokens, row.score)
                 censored = classify_reach(row.score, row.first, row.last)
-                g = (
-                    None
-                    if run is None or not row.metric.startswith("reach")
-                    else demand_from(run, row.tokens, row.score)
-                )
                 yield {**row._asdict(), "g": g, "censored": censored, "file": file}
             if not converted and find_form(line) is None and "metric" in line:
                 skipped[str(line["metric"])] = None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lab.core.errors import MissingPackage
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
+    from altair import SchemaBase
 
 BLUE = "#0072b2"
 GREY = "#888888"
 PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499", "#96b45a")  # seen on white and black
-SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN = "mean, 95% limits", "one run"
 BEYOND, BELOW = "passes the last tested", "fails the first tested"
 CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.probe.reach.classify_reach returns
@@ -23,12 +25,9 @@ OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on t
     BEYOND: ("triangle-right", "triangle-up"),
     BELOW: ("triangle-left", "triangle-down"),
 }
-DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
 LINE = 14  # pixels between two lines of text
-CROWDED = 24  # columns or rows of a heat map; in the cells of more no numbers fit, nor do all labels
 NAMES = 220  # pixels that a name on an axis may take
-BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
 
 class Rule(NamedTuple):
@@ -54,7 +53,17 @@ def range_of(values: Iterable[float], outcomes: Iterable[str]) -> str:
     return " to ".join(dict.fromkeys([texts[0], texts[-1]]))
 
 
-def altair() -> Any:
+class Axis(NamedTuple):
+    """An axis: the column that it shows, its title, by default the column's name, and its scale."""
+
+    column: str
+    title: str | None = None
+    log: bool = False
+    limits: tuple[float, float] | None = None
+    percent: bool = False
+
+
+def altair() -> ModuleType:
     """Import Altair and what renders its charts."""
     try:
         import altair
@@ -65,8 +74,8 @@ def altair() -> Any:
     return altair
 
 
-def is_numeric(values: pd.Series[Any]) -> bool:
-    """Return whether a column holds numbers; one without any value counts as numbers."""
+def is_numeric(values: pd.Series[float]) -> bool:
+    """Return whether a column contains numbers; one without any value counts as numbers."""
     return values.dtype.kind in "iuf" or not values.notna().any()
 
 
@@ -74,52 +83,52 @@ def words(name: object) -> str:
     return str(name).replace("_", " ")
 
 
-def build_axis(
-    side: Literal["x", "y"],
-    values: pd.Series[Any],
-    title: str | None,
-    *,
-    named: bool,
-    log: bool,
-    limits: tuple[float, float] | None = None,
-    percent: bool = False,
-) -> Any:
-    """Build an axis of names in the order of the rows, or of numbers.
+def list_tips(table: pd.DataFrame) -> list[alt.Tooltip]:
+    """List what pointing at a mark shows: the columns that have values."""
+    alt = altair()
+    return [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
+
+
+def build_axis(side: str, table: pd.DataFrame, axis: Axis | str, *, named: bool = False) -> alt.X | alt.Y:
+    """Build an axis of names in the order of the rows, or of numbers unless it is to be `named`.
 
     A logarithmic x axis has powers of two as its ticks.
     """
     alt = altair()
+    if isinstance(axis, str):
+        axis = Axis(axis)
     channel = alt.X if side == "x" else alt.Y
-    heading = words(values.name) if title is None else title
-    if named:
-        distinct = list(dict.fromkeys(values))
-        axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=8, labelLimit=NAMES)
-        return channel(f"{values.name}:O", title=heading, sort=distinct, axis=axis)
-    axis = alt.Axis(labelOverlap="greedy", labelSeparation=8, tickCount=6)
-    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
+    heading = words(axis.column) if axis.title is None else axis.title
+    ticks = alt.Axis(labelOverlap="greedy", labelSeparation=8)
+    if named or not is_numeric(table[axis.column]):
+        ticks["labelAngle"], ticks["labelLimit"] = 0, NAMES
+        order = list(dict.fromkeys(table[axis.column]))
+        return channel(f"{axis.column}:O", title=heading, sort=order, axis=ticks)
+    ticks["tickCount"] = 6
+    scale = alt.Scale(type="log", nice=False) if axis.log else alt.Scale(zero=False)
     if side == "x":
         scale["nice"] = False
         scale["padding"] = 6
-    if percent:
-        axis["format"] = ".0%"
-    elif log and side == "x":
+    if axis.percent:
+        ticks["format"] = ".0%"
+    elif axis.log and side == "x":
         scale["base"] = 2
-    if limits is not None:
-        scale["domain"] = list(limits)
+    if axis.limits is not None:
+        scale["domain"] = list(axis.limits)
         scale["nice"] = False  # else Vega would widen the domain to round numbers
-    return channel(f"{values.name}:Q", title=heading, scale=scale, axis=axis)
+    return channel(f"{axis.column}:Q", title=heading, scale=scale, axis=ticks)
 
 
 def build_series(
     table: pd.DataFrame,
     series: str,
-    kind: str,
     names: Sequence[str] | None,
-    listed: bool,
-    outcome: str | None,
     side: Literal["x", "y"],
-) -> list[Any]:
-    """Give each series its colour and its dash or shape, grey once PALETTE is used up; numbers go light to dark.
+    *,
+    points: bool,
+    listed: bool,
+) -> list[SchemaBase]:
+    """Give each series its colour and its dash or shape, which repeat after 8 and 5; numbers go light to dark.
 
     Return the channels, the colour first. Points that have an outcome, a column of names of OUTCOMES, are marked by it,
     on the axis of the side.
@@ -132,30 +141,31 @@ def build_series(
     values = list(names or dict.fromkeys(table[series].astype(str)))
     legend = None
     if listed and len(values) > 1:
-        entries = values[: len(PALETTE)]
-        legend = alt.Legend(title=None, values=entries, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=2)
-        if kind == "line":
+        legend = alt.Legend(title=None, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=2)
+        if not points:
             legend["symbolType"] = "stroke"
             legend["symbolSize"] = 400
             legend["symbolStrokeWidth"] = 2
-    greys = [GREY] * (len(values) - len(PALETTE))  # none of a negative number
-    dashes = [DASHES[k % len(DASHES)] for k in range(len(values) - len(greys))]
-    colors = alt.Scale(domain=values, range=[*PALETTE[: len(values)], *greys])
-    channels = [alt.Color(f"{series}:N", scale=colors, legend=legend)]
-    if outcome is not None:
-        outcomes = [name for name in OUTCOMES if name in set(table[outcome])]
-        scale = alt.Scale(domain=outcomes, range=[OUTCOMES[name]["xy".index(side)] for name in outcomes])
-        channels.append(alt.Shape(f"{outcome}:N", scale=scale, legend=alt.Legend(title=None, orient="top")))
-    elif kind == "point" and listed:
-        channels.append(alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend))
-    elif kind == "line":
-        scale = alt.Scale(domain=values, range=[*dashes, *[DASHES[0]] * len(greys)])
-        channels.append(alt.StrokeDash(f"{series}:N", scale=scale, legend=legend))
+
+    def scale(styles: Sequence[object]) -> SchemaBase:
+        return alt.Scale(domain=values, range=[styles[k % len(styles)] for k in range(len(values))])
+
+    channels = [alt.Color(f"{series}:N", scale=scale(PALETTE), legend=legend)]
+    if not points:
+        dashes = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
+        channels.append(alt.StrokeDash(f"{series}:N", scale=scale(dashes), legend=legend))
+    elif "outcome" in table:
+        outcomes = [name for name in OUTCOMES if name in set(table["outcome"])]
+        marks = alt.Scale(domain=outcomes, range=[OUTCOMES[name]["xy".index(side)] for name in outcomes])
+        channels.append(alt.Shape("outcome:N", scale=marks, legend=alt.Legend(title=None, orient="top")))
+    elif listed:
+        shapes = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
+        channels.append(alt.Shape(f"{series}:N", scale=scale(shapes), legend=legend))
     return channels
 
 
-def plot_rule(rule: Rule, above: int = 0) -> list[Any]:
-    """Plot a dashed line across the chart, and its text at the end of it, so many lines of text above the chart."""
+def plot_rule(rule: Rule, above: int = 0) -> list[alt.Chart]:
+    """Plot a dashed line across the chart, and its text at the end of it, `above` lines of text above the chart."""
     alt = altair()
     chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
     text = chart.encode(text="text:N")
@@ -170,10 +180,8 @@ def plot_rule(rule: Rule, above: int = 0) -> list[Any]:
     return [line, text] if rule.text else [line]
 
 
-def plot_cells(
-    table: pd.DataFrame, sides: Sequence[str], number: str, text: str | None, percent: bool, tips: list[Any]
-) -> list[Any]:
-    """Plot the cells of a heat map, with their texts or numbers where they fit; `sides` are its columns and rows."""
+def plot_cells(table: pd.DataFrame, axes: Sequence[alt.X | alt.Y], number: str, *, percent: bool) -> list[alt.Chart]:
+    """Plot the cells of a heat map, with their texts or numbers where they fit."""
     alt = altair()
     end = float(table[number].max())
     style = ",.4~g"
@@ -183,25 +191,25 @@ def plot_cells(
         end = 1.0
         style = ".0%"
         label = f"round(100 * {field})"
-    if text:
-        label = f"datum[{text!r}]"
+    if "text" in table:
+        label = "datum.text"
     legend = alt.Legend(title=words(number), orient="right", format=style)
     color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
-    cells = alt.Chart().mark_rect().encode(color=color, tooltip=tips)
-    if max(table[side].nunique() for side in sides) > CROWDED:
+    cells = alt.Chart().mark_rect().encode(color=color, tooltip=list_tips(table))
+    if max(len(axis["sort"]) for axis in axes) > 24:  # no numbers fit
         return [cells]
-    ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))
+    # Above this part of the viridis scale black has more contrast than white (WCAG 2).
+    ink = alt.condition(f"{field} > {0.435 * end}", alt.value("black"), alt.value("white"))
     texts = alt.Chart().mark_text(fontSize=11).transform_filter(f"isValid({field})").transform_calculate("label", label)
     return [cells, texts.encode(text="label:N", color=ink)]
 
 
-def plot_edge(columns: pd.Series[Any], value: float) -> list[Any]:
+def plot_edge(axis: alt.X | alt.Y, value: float) -> list[alt.Chart]:
     """Plot a line behind the last column of a heat map that is at most a value, and before the next."""
     alt = altair()
-    distinct = list(dict.fromkeys(columns))
-    inside = [column for column in distinct if column <= value]
-    if not inside or len(inside) == len(distinct):
+    inside = [column for column in axis["sort"] if column <= value]
+    if not inside or len(inside) == len(axis["sort"]):
         return []
-    chart = alt.Chart(alt.Data(values=[{columns.name: inside[-1]}]))
+    chart = alt.Chart(alt.Data(values=[{"column": inside[-1]}]))
     line = chart.mark_rule(color="#222222", strokeDash=[4, 3], strokeWidth=2)
-    return [line.encode(x=alt.X(f"{columns.name}:O", bandPosition=1, sort=distinct))]
+    return [line.encode(x=alt.X("column:O", bandPosition=1, sort=axis["sort"]))]

@@ -4,8 +4,8 @@ A line of a file may give several rows: the summary of a probe has its effective
 held-out loss. `convert` is the one place that knows the forms of lines.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from lab.core.types import Row as Line
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
     seed: int | None
     f: float | None
     origin: Origin
-    alike: Mapping[str, Any]
+    alike: Line
     record: Line
 
 
@@ -66,14 +66,18 @@ class Form(NamedTuple):
 
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 RECALL = ("evidence", "texts", "window")
-HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
 FORMS = {
     "ruler": Form("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
     "passkey": Form("passkey", "passkey, depth {depth:.0%}", ("digits", "filler", "answer_budget")),
     "line_retrieval": Form("lines", "lines", ("answer_budget", "by", "asked"), length="asked"),
     "perplexity": Form("perplexity", "perplexity, stride {stride}", ("texts", "stride", "bos"), "perplexity"),
     "needles_by_method": Form("probe", "{required} of {needles} needles", NEEDLES),
-    "harness": Form("harness", "{task} {metric} {filter}", HARNESS, "score"),
+    "harness": Form(
+        "harness",
+        "{task} {metric} {filter}",
+        ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate"),
+        "score",
+    ),
     "found_by_distance": Form("distance", "accuracy", ("needles", "digits", "answer_budget", "haystack")),
     "probe": Form("probe", "{required} of {needles} needles", NEEDLES),
     "recall": Form("recall", "gain from evidence", RECALL, "nats"),
@@ -169,7 +173,7 @@ def split_summary(line: Line, row: Row) -> Iterator[Row]:
         )
 
 
-def find_form(line: Mapping[str, Any]) -> Form | None:
+def find_form(line: Line) -> Form | None:
     """Find the form of a line; training's own lines name no metric."""
     name = line.get("metric")
     protocol = str(line.get("protocol"))

@@ -34,7 +34,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.05
-POWER, MOST_SEEDS = 0.9, 1000  # more seeds are not counted
+POWER = 0.9
 FEWEST = 4  # seeds, or bases, that a test takes
 FLIPS = 2**12  # and more are sampled, for the exact p
-LARGEST = 20.0  # standard deviations, of a difference that two seeds show
 SHARES = (0.0, 1.0)
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
@@ -93,7 +92,7 @@ def mean_with_limits(
     return mean, low, high
 
 
-def compare_tests(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
+def compare_tests(first: Mapping[object, float], second: Mapping[object, float]) -> Verdict:
     """Test the difference of two results by the outcomes of the same tests, by their names."""
     values, others = [*first.values()], [second[key] for key in first]
     if {*values, *others} <= {0.0, 1.0}:
@@ -110,7 +109,7 @@ def compare_shares(passed: tuple[float, float], tests: tuple[int, int]) -> Verdi
     return Verdict(FISHER, float(fisher_exact(table).pvalue))
 
 
-def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: float = 0.0) -> Verdict:
+def compare_over_seeds(first: Mapping[str, float], second: Mapping[str, float], floor: float = 0.0) -> Verdict:
     """Test two means over seeds by the paired t test, or by Welch's if the seeds differ; FEWEST seeds are needed.
 
     `floor` is the least variance of a number of one seed.
@@ -134,13 +133,11 @@ def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], 
     if not np.isfinite(p):
         return NONE
     # Up to FLIPS divisions are enumerated, which gives the exact p; more are sampled.
-    flips = stats.permutation_test(arms, mean_difference, n_resamples=FLIPS)
+    flips = stats.permutation_test(
+        arms, lambda one, other, axis: one.mean(axis=axis) - other.mean(axis=axis), n_resamples=FLIPS
+    )
     seeds = seeds_needed(means[1] - means[0], float(np.mean(variances)) ** 0.5, paired=False)
     return Verdict(SEEDS, p, seeds, float(flips.pvalue))
-
-
-def mean_difference(first: Any, second: Any, axis: int) -> Any:
-    return np.mean(first, axis=axis) - np.mean(second, axis=axis)
 
 
 def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Verdict:
@@ -191,7 +188,7 @@ def vary(values: Sequence[float]) -> bool:
 
 
 def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
-    """Count the seeds of each arm that a difference needs; None without a difference, and beyond MOST_SEEDS.
+    """Count the seeds of each arm that a difference needs; None without a difference, and beyond 1,000.
 
     Example:
         >>> seeds_needed(-0.37, 0.31, paired=True), seeds_needed(0.5, 1.0, paired=False)
@@ -201,12 +198,12 @@ def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | 
 
     if not difference or not deviation:
         return None
-    # Beyond LARGEST standard deviations two seeds suffice in any case.
-    size = min(abs(difference) / deviation, LARGEST)
+    # Beyond 20 standard deviations two seeds suffice in any case.
+    size = min(abs(difference) / deviation, 20.0)
     samples = 1 if paired else 2
     # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
     fewest = samples * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2
-    for n in range(max(2, int(fewest)), MOST_SEEDS + 1):
+    for n in range(max(2, int(fewest)), 1001):
         freedom = samples * (n - 1)
         if stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * (n / samples) ** 0.5) >= POWER:
             return n

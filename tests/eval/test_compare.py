@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, t, ttest_rel
 
-from eval.compare import arrange, compare, least_growth, main, to_table
-from lab.analysis.table import read_table, unpacked
+from eval.compare import arrange, compute_verdict, least_growth, main, to_table
+from lab.analysis.table import read_result_table, unpacked
 from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
 from lab.results.statistics import (
@@ -66,13 +66,13 @@ def write(folder, *rows, name="rows.jsonl"):
 
 
 def grid_of(*folders, by=()):
-    return arrange(read_table(list(folders)), by)[0]
+    return arrange(read_result_table(list(folders)), by)[0]
 
 
 def compared(*folders):
     """Compare the first two results, as read."""
     cells = grid_of(*folders, by=["checkpoint", "method"])
-    return compare(*itertools.islice(cells.itertuples(), 2))[:2]
+    return compute_verdict(*itertools.islice(cells.itertuples(), 2))[:2]
 
 
 def table_of(grid):
@@ -92,7 +92,7 @@ def passkey(folder, passes, name="a", hashes=None, **changes):
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind_shares_no_line_with_what_cannot_be_compared(tmp_path, evaluation):
     row, task, unit, passed, changes = ROWS[evaluation]
-    (record,) = read_table([write(tmp_path, row)]).rows.replace({np.nan: None}).itertuples()
+    (record,) = read_result_table([write(tmp_path, row)]).rows.replace({np.nan: None}).itertuples()
     assert (record.measure, record.metric, record.unit, record.score) == (evaluation, task, unit, row["score"])
     assert (record.checkpoint, record.method, record.n, record.passed) == ("tokens-1", "rope+plain", row["n"], passed)
     for name, value in changes.items():
@@ -352,3 +352,17 @@ def test_seeds_that_all_found_all_are_counted_and_not_pooled(tmp_path, capsys):
     out = run(runs, capsys)[1]
     assert "all: 5 of 5 seeds found all (each 94.4 to 100)." in " ".join(out.split())
     assert re.search(r"2 of 4 needles at 128 +all\n", out)
+
+
+def test_growth_has_a_line_for_each_line_of_reach(tmp_path, capsys):
+    """Plain grows by ln 2 and 2 ln 2, under DCA by ln 4 and 0: the means are 1.040 and .693."""
+    runs = []
+    ends = {"first_distance": 10, "last_distance": 900, "best_distance": None, "dips": []}
+    for window, reaches in ((96, ((100, 50), (100, 100))), (192, ((200, 200), (400, 100)))):
+        for seed in range(2):
+            runs.append(write_run(tmp_path, window, seed, 5, effective_length=64, reach=reaches[0][seed], **ends))
+            about = {"metric": "reach", "consumed_tokens": 1000 + seed, "method": "rope+dca", "n": 9, "threshold": 0.8}
+            write(runs[-1] / "eval", {**about, **ends, "reach": reaches[1][seed]}, name="distance-1.jsonl")
+    status, out, err = run([*runs, "--by=window", "--full"], capsys)
+    growth = re.findall(r"^growth of ln reach (\S+) +- +(\S+)", out, re.M)
+    assert (status, growth) == (0, [("rope+plain", "1.040"), ("rope+dca", ".693")]), out + err

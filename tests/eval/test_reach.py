@@ -13,7 +13,7 @@ from scipy.stats import norm
 from eval.engine.regression import fit, inflation, is_measured, jackknife, select_separable
 from eval.reach import DEMAND, bounds, main, read_points, tabulate_reach
 from lab.analysis.conditions import find_conditions
-from lab.analysis.table import read_table
+from lab.analysis.table import read_result_table
 from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
 from lab.runs.folder import RunFolder
@@ -185,7 +185,7 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
     write_distances(tmp_path / "base", None, {48: 1, 60: 1, 100: 1})
     write_distances(tmp_path / "fork", "runs/base", {36: 1, 48: 0.5, 60: 1, 100: 0.6})
     write_distances(tmp_path / "low", "runs/base", {48: 0.1, 60: 0.4, 100: 0})
-    points = read_points(read_table(sorted(tmp_path.iterdir())), 64)
+    points = read_points(read_result_table(sorted(tmp_path.iterdir())), 64)
     assert points["run"].tolist() == ["fork", "low"]
     assert points["acquired"].tolist() == [True, False]
     assert points["reach"][0] == 80
@@ -257,7 +257,7 @@ def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_
             with np.load(file) as saved:
                 arrays = {**saved, "g": np.bincount([3, 63, 64, 90], [9, 9, number, 5], minlength=len(saved["f"]))}
             np.savez(file, **arrays)
-    points = read_points(read_table(paths), 64, last_only=True)
+    points = read_points(read_result_table(paths), 64, last_only=True)
     assert points["demand+1"].tolist() == [number + 6 for number in range(len(paths))]
     assert main([*map(str, paths), "--at=64", "--last"]) == 0
     assert "regression: demand+1, " not in capsys.readouterr().out

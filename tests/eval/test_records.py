@@ -9,8 +9,7 @@ from eval.compare import main as compare
 from eval.reach import main as reach
 from eval.report.__main__ import main as report
 from eval.report.frames import read_runs
-from experiments.window.records import pack
-from lab.analysis.table import unpacked
+from lab.analysis.table import pack, unpacked
 from lab.core.errors import DataError
 from lab.runs.folder import RunFolder
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake

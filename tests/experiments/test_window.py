@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from experiments.window import __main__ as command
 from experiments.window import texts
+from experiments.window.figures import plot_findings
 from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
-from experiments.window.records import pack, read_records
-from experiments.window.results import describe
+from experiments.window.results import open_records, print_results
+from lab.analysis.table import pack
 from lab.core.errors import ConfigError
 from lab.core.types import IGNORE
 from lab.core.yaml import format_yaml
@@ -109,7 +110,9 @@ def record(place, name, window, scores):
 
 
 def lines_of(records, capsys, out=None):
-    describe(records, out)
+    print_results(records)
+    if out is not None:
+        plot_findings(records, out)
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -123,7 +126,7 @@ def test_equal_demand_is_equal_within_the_margin_or_open(tmp_path, capsys):
                 scores = {"rope+plain": {72: score, 120: score, 168: 0.5}}
                 runs.append(record(place, f"S2-{seed}-{branch}", 192, scores))
         pack(runs, place / "S2.jsonl.xz")
-        verdicts += [line for line in lines_of(read_records(place), capsys, tmp_path) if line.startswith("S2a")]
+        verdicts += [line for line in lines_of(open_records(place), capsys, tmp_path) if line.startswith("S2a")]
     assert [line.rsplit(" ", 1)[1] for line in verdicts] == ["equal", "refuted", "open"]
     half = stats.t.ppf(0.975, 4) * np.std(shifts, ddof=1) / math.sqrt(5)
     assert f" 5 0.000 {-half:.3f} {half:.3f} " in verdicts[0]
@@ -140,17 +143,17 @@ def test_far_accuracy_falls_as_the_window_doubles(tmp_path, capsys):
             methods = ["rope+plain", *(f"rope+method {number} of {window}" for number in range(4))]
             runs.append(record(tmp_path / f"{n}", f"W_1M-{seed}-{window}", window, dict.fromkeys(methods, scores)))
         pack(runs, tmp_path / f"{n}/W_1M.jsonl.xz")
-    (first, _) = (line for line in lines_of(read_records(tmp_path / "5"), capsys, tmp_path) if line.startswith("W1"))
+    (first, _) = (line for line in lines_of(open_records(tmp_path / "5"), capsys, tmp_path) if line.startswith("W1"))
     assert first.startswith("W1: far accuracy, 192 less 384 5 0.400 ")
     assert first.endswith(" shown")
-    lines = lines_of(read_records(tmp_path / "3"), capsys)
+    lines = lines_of(open_records(tmp_path / "3"), capsys)
     assert [line for line in lines if line.startswith("W") and ":" in line and not line.endswith("described")] == []
     with pytest.raises(ConfigError, match="has no records"):
-        read_records(tmp_path)
+        open_records(tmp_path)
 
 
 def test_the_tables_of_the_page_are_those_of_the_records(capsys):
-    describe(read_records(ROOT / command.RECORDS))
+    print_results(open_records(ROOT / command.RECORDS))
     printed = capsys.readouterr().out
     below = (ROOT / "docs/findings.md").read_text("utf-8").split("\n## Results\n")[1]
     assert below.split("```")[1] == f"\n{printed}", "run python -m experiments.window --results -o docs"

@@ -9,8 +9,8 @@ from scipy.stats import binomtest
 import lab
 from eval.compare import main as compare
 from eval.distance import reach_line
-from eval.reach import read_probes
-from lab.analysis.table import read_table
+from eval.reach import list_reaches
+from lab.analysis.table import read_result_table
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.reach import effective_lengths, reach, to_curve, with_reach
 from tests.eval.commands import runner
@@ -154,8 +154,8 @@ def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys
         assert (each["reach"], each["dips"]) == (pytest.approx(value, abs=0.05), [24])
     assert found[0]["f_at_reach"] == round(100 - value)
     (run / "probes.jsonl").unlink()
-    table = read_table([run])
-    assert read_probes(table, str(run))[0]["reach"] == found[0]["reach"]
+    table = read_result_table([run])
+    assert list_reaches(table, str(run))[0]["reach"] == found[0]["reach"]
     assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64, a dip") == 1
 
 

@@ -11,7 +11,7 @@ from eval.reach import main as reach
 from eval.report.frames import read_runs
 from experiments.window.figures import CONDITIONS
 from lab.analysis.conditions import DEFINITIONS, define_names, find_conditions, name_conditions
-from lab.analysis.table import read_table, unpacked
+from lab.analysis.table import read_result_table, unpacked
 
 S1 = Path("experiments/demand/records/S1.jsonl.xz")
 
@@ -41,7 +41,7 @@ def test_the_report_names_the_branches_of_s1_as_the_page_does():
 def test_seeds_with_texts_and_bases_of_their_own_are_replicates():
     """On S2 every seed has its own folder of texts and its own base; 15 runs are three conditions of five."""
     with unpacked([Path("experiments/window/records/S2.jsonl.xz")]) as runs:
-        conditions = read_table(runs).conditions.values()
+        conditions = read_result_table(runs).conditions.values()
     sizes = Counter(condition.name for condition in conditions)
     assert sorted(sizes.values()) == [5, 5, 5]
     assert sorted(sizes) == ["base model", "text A.jsonl, far-masked", "text B.jsonl, unmasked"]

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eval.report.figures import frequency, over_tokens
-from eval.report.frames import fold_reaches, list_outcomes, mean_over_seeds, read_runs
+from eval.report.figures import plot_frequency, plot_over_tokens
+from eval.report.frames import fold_reaches, limits_over_seeds, list_outcomes, read_runs
 from lab.core.chart import set_theme
 from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
@@ -36,7 +36,7 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     # limits of two seeds, 12.7062 * 7.0711 / sqrt(2) = 63.5 on both sides of their mean, would fill the figure
     assert points["plain", MEAN] == pytest.approx((55, np.nan, np.nan, 2, 2), nan_ok=True)
     # of three seeds with mean 2, s 1: half width 4.3027 / sqrt(3) = 2.4842
-    assert mean_over_seeds([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
+    assert limits_over_seeds([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
     for key, value in one.items():
         assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
     alone = fold_reaches(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
@@ -74,7 +74,7 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     assert runs.conditions == ["all, n = 2"]
     found = list_outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
     assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
-    spec = over_tokens(runs, value="reach", title="Reach").chart.to_dict()
+    spec = plot_over_tokens(runs, value="reach", title="Reach").chart.to_dict()
     line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())
     assert [row["reach"] for row in line] == [None, 50, None]
     assert [row["reach"] for row in points if row["outcome"] == MEAN] == [50]
@@ -89,10 +89,10 @@ def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_pa
     f = (np.array([40, 30, 20, 10]), np.array([40, 30, 20, 30]))
     for path, own in zip(paths, f, strict=True):
         np.savez(path / "counts.npz", lengths=np.zeros(5, np.int64), f=own, tokens=40)
-    (rows,) = frequency(read_runs(paths)).chart.to_dict()["datasets"].values()
+    (rows,) = plot_frequency(read_runs(paths)).chart.to_dict()["datasets"].values()
     assert {row["profile"] for row in rows} == {F}
     np.savez(paths[0] / "counts.npz", lengths=np.zeros(5, np.int64), f=f[0], tokens=40, g=np.array([0, 0, 7, 1]))
-    spec = json.loads(json.dumps(set_theme(frequency(read_runs(paths)).chart).to_dict(), allow_nan=False))
+    spec = json.loads(json.dumps(set_theme(plot_frequency(read_runs(paths)).chart).to_dict(), allow_nan=False))
     (rows,) = spec["datasets"].values()
     found = {(row["profile"][0], row["distance"]): row["per distance"] for row in rows}
     expected = {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 1): None, ("g", 2): 7, ("g", 3): 1}
