@@ -145,7 +145,7 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
         frame[name] = [line.get(name) for line in frame.record]
     has_run = frame.run != ""
     frame["settings"] = [table.settings.get(run, {}) for run in frame.run]
-    own = condition_settings(table.settings)
+    own = condition_settings(table.settings, table.replicate)
     for name in find_differences(own):
         frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
     frame["own_model"] = frame.model

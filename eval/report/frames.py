@@ -164,8 +164,8 @@ def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame
     # Limits of shares lie within 0 and 1.
     ends = SHARES if value == "score" else None
     means = [limits_over_seeds(values, ends) for values in lists[value]]
-    folds = lists[[*by]].assign(count=lists[value].map(len).astype(int))
-    folds[["mean", "low", "high"]] = pd.DataFrame(means, columns=["mean", "low", "high"])
+    folds = lists[[*by]].join(pd.DataFrame(means, columns=["mean", "low", "high"]))
+    folds["count"] = lists[value].map(len).astype(int)
     for limit in {"low", "high"} & {*rows}:
         # One run has no limits over seeds; those of its own tests stand in for them.
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))

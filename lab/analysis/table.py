@@ -140,13 +140,14 @@ class ResultTable(NamedTuple):
     `rows` has a row for each result: the fields of lab.results.schema.Row; g, the demand from a reach on; `censored`,
     whether the number is below what was tested or at its end; `file`; and of a run its `condition`, the `replicate` by
     which runs are paired, its `base`, and `is_base`. `probes` are summaries of training's probes with their run and
-    number. `settings` and `conditions` are by the path of a run.
+    number. `settings` and `conditions` are by the path of a run. `replicate` are settings whose values are replicates.
     """
 
     rows: pd.DataFrame
     probes: list[Line]
     settings: dict[str, Line]
     conditions: dict[str, Condition]
+    replicate: set[str]
     skipped: list[str]
 
 
@@ -219,7 +220,7 @@ def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -
     frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
     for name, column in zip(("condition", "replicate", "base", "is_base"), Condition._fields, strict=True):
         frame[name] = frame.run.map({run: getattr(condition, column) for run, condition in conditions.items()})
-    return ResultTable(frame, probes, settings, conditions, [*skipped])
+    return ResultTable(frame, probes, settings, conditions, plan, [*skipped])
 
 
 def find_run(file: Path) -> Path | None:

@@ -35,6 +35,7 @@ from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import write_filler
 from lab.probe.reach import reach
+from lab.results.schema import Row, convert
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
@@ -188,13 +189,16 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
 
 def tabulate_tests(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     """Write a row for each distance, with exact limits; `attrs` has the retrieval range with its limits."""
-    results, log_probs = [], []
+    results: list[LengthResult] = []
+    rows: list[Row] = []
     for distance, group in pd.DataFrame(tests, columns=Test._fields).groupby("distance"):
         n, passed = len(group), int(group["score"].sum())
-        results.append(LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE)))
-        log_probs.append(group["log_prob"].mean())
-    rows = [(result.length, result.tests, result.accuracy, result.low, result.high) for result in results]
-    table = pd.DataFrame(rows, columns=["distance", "n", "score", "low", "high"]).assign(log_prob=log_probs)
+        result = LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE))
+        results.append(result)
+        line = {"distance": result.length, "n": n, "found": passed, "score": result.accuracy, "low": result.low}
+        rows += convert({**line, "high": result.high, "log_prob": group["log_prob"].mean()})
+    table = pd.DataFrame(rows, columns=Row._fields)[["distance", "n", "score", "low", "high"]]
+    table = table.assign(log_prob=[row.record["log_prob"] for row in rows])
     table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": CONFIDENCE}
     return table
 
