@@ -99,12 +99,13 @@ def build_axis(side: str, table: pd.DataFrame, axis: Axis | str, *, named: bool 
         axis = Axis(axis)
     channel = alt.X if side == "x" else alt.Y
     heading = words(axis.column) if axis.title is None else axis.title
-    ticks = alt.Axis(labelOverlap="greedy", labelSeparation=8)
+    ticks = alt.Axis(labelOverlap="greedy", labelSeparation=8 if side == "x" else 1)
     if named or not is_numeric(table[axis.column]):
         ticks["labelAngle"], ticks["labelLimit"] = 0, NAMES
         order = list(dict.fromkeys(table[axis.column]))
         return channel(f"{axis.column}:O", title=heading, sort=order, axis=ticks)
-    ticks["tickCount"] = 6
+    # A logarithmic y axis of more decades has ticks and lines at powers of ten alone.
+    ticks["tickCount"] = 3 if axis.log and side == "y" else 6
     scale = alt.Scale(type="log", nice=False) if axis.log else alt.Scale(zero=False)
     if side == "x":
         scale["nice"] = False
@@ -135,7 +136,7 @@ def build_series(
     """
     alt = altair()
     if is_numeric(table[series]):
-        bar = alt.Legend(title=words(series), orient="right")
+        bar = alt.Legend(title=words(series), orient="right") if table[series].nunique() > 1 else None
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return [color, alt.Detail(f"{series}:N")]
     values = list(names or dict.fromkeys(table[series].astype(str)))

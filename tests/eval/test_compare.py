@@ -364,5 +364,4 @@ def test_growth_has_a_line_for_each_line_of_reach(tmp_path, capsys):
             about = {"metric": "reach", "consumed_tokens": 1000 + seed, "method": "rope+dca", "n": 9, "threshold": 0.8}
             write(runs[-1] / "eval", {**about, **ends, "reach": reaches[1][seed]}, name="distance-1.jsonl")
     status, out, err = run([*runs, "--by=window", "--full"], capsys)
-    growth = re.findall(r"^growth of ln reach (\S+) +- +(\S+)", out, re.M)
-    assert (status, growth) == (0, [("rope+plain", "1.040"), ("rope+dca", ".693")]), out + err
+    assert (status, re.findall(r"^growth of ln reach .* - +(\S+) ", out, re.M)) == (0, ["1.040", ".693"]), out + err
