@@ -17,7 +17,7 @@ NEEDED_BY = {  # who needs settings that nothing below sets
     "docs/training.md: a mirror, as the hub lacked SlimPajama at times": "data.corpus.repository",
     "docs/corpora.md": "data.corpus.config data.corpus.split data.corpus.text data.corpus.source data.changed_sources",
     "the contract": "length position.distance.leak train.backend",
-    "docs/methods.md": "position.distance.released_scaling evidence.method evidence.least model.layers.fraction",
+    "docs/methods.md": "position.distance.released_scaling evidence.method model.layers.fraction",
     "probe-lab longrecipe, which sets it in the extension": "skip.selection",
     "docs/demand.md, experiments.window": "evidence.tokens weights.distance weights.control weights.fraction",
     "LOG.md: questions in every section, growing blocks": "data.corpus.asks data.schedule.start data.schedule.tokens",

@@ -6,7 +6,6 @@ import pytest
 
 from lab import testing
 from lab.data.config import OwnCorpus
-from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.methods import Repeat
 from lab.masks import MASKS, Document
 from lab.positions.self_extend import Rerope
@@ -15,7 +14,7 @@ from lab.skip import SKIP_METHODS, Pose
 from lab.testing import check_distance_method, check_evidence_method, check_frequency_method, check_skip_method
 
 SOUND = [(testing.check_mask, mask, {}) for mask in MASKS.values()]
-SOUND += [(check_evidence_method, EVIDENCE_METHODS[name], {}) for name in ("repeat", "suffix")]
+SOUND += [(check_evidence_method, Repeat, {})]
 SOUND += [(check_skip_method, skip, {"target_len": length}) for skip in SKIP_METHODS.values() for length in (1, 2, 300)]
 
 

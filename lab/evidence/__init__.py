@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from lab.core.schema import OneOf
-from lab.evidence.methods import Evidence, Repeat, Suffix
+from lab.evidence.methods import Evidence, Repeat
 
-EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix}
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat}
 EvidenceConfig = Annotated[Evidence, OneOf(Evidence, EVIDENCE_METHODS)]

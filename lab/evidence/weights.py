@@ -11,7 +11,7 @@ same number of targets, or of all if a pack has fewer:
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
 
-The draws depend on the seed and on the pack alone, so a run and its control read the same packs in the same order.
+The choice depends on the seed and on the pack alone, so a run and its control read the same packs in the same order.
 """
 
 from collections.abc import Iterator
@@ -56,9 +56,7 @@ class ByEvidence(Section):
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject intervals that exclude nothing, and distances in ids without gaps."""
-        farthest = run.data.window
-        if self.distance == "ids":
-            farthest = run.reach
+        farthest = run.reach if self.distance == "ids" else run.data.window
         if self.keep[-1][1] >= farthest - 1 and len(self.keep) == 1:
             yield run.format_error("weights.keep", f"must leave out distances below {farthest}; lower its end")
         if self.distance == "ids" and run.skip is None:
@@ -77,20 +75,17 @@ class ByEvidence(Section):
         Shapes: evidence distances int64 (tokens,), scored (tokens,) -> (tokens,).
         """
         out = np.zeros(len(distances), dtype=np.bool_)
-        places = np.flatnonzero(scored & self.outside(distances))
+        indices = np.flatnonzero(scored & self.outside(distances))
         if self.fraction < 1:
-            places = places[generator.random(len(places)) < self.fraction]
+            indices = indices[generator.random(len(indices)) < self.fraction]
         low, high = self.keep[0]
         # A distance of 0 is no evidence, even if the first interval begins there.
         nearer = scored & (distances >= max(low, 1)) & (distances <= high)
         if self.control == "near":
-            places = sample(nearer, len(places), generator)
+            eligible = np.flatnonzero(nearer)
         elif self.control == "random":
-            places = sample(scored, len(places), generator)
-        out[places] = True
+            eligible = np.flatnonzero(scored)
+        if self.control != "none":
+            indices = generator.choice(eligible, min(len(indices), len(eligible)), replace=False)
+        out[indices] = True
         return out
-
-
-def sample(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
-    others = np.flatnonzero(eligible)
-    return generator.choice(others, min(number, len(others)), replace=False)

@@ -40,7 +40,7 @@ REMOVED = {  # by the last commit that has them: settings of earlier runs on whi
     "0385f271": "model.norm=post model.norm=sandwich model.gate=True model.softmax.method=scalable "
     "model.softmax.method=temperature model.softmax.method=sink weights.by=context weights.control=loss "
     "evidence.method=gain data.corpus.name=mqar",
-    "806a6455": "weights.control=kind evidence.method=asked",
+    "806a6455": "weights.control=kind evidence.method=asked evidence.method=suffix",
 }
 
 

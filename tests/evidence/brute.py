@@ -24,18 +24,6 @@ def repeat(sequence, place, n):
     return min(found, default=0)
 
 
-def suffix(sequence, place, least, longest=64):
-    """Find the distance to the earlier copy of a place whose preceding tokens match longest; 0 without one."""
-    best = (least - 1, 0)
-    for copy in range(place):
-        matched = 0
-        while matched < min(copy, longest) and sequence[copy - matched - 1] == sequence[place - matched - 1]:
-            matched += 1
-        if sequence[copy] == sequence[place] and matched >= max(best[0], least):
-            best = matched, place - copy
-    return best[1]
-
-
 def expected(tokens, targets, lengths, distance):
     """List, by indices of a pack, the distances of all targets that are tokens; distance(sequence, place) defines."""
     indices, found, begin = [], [], 0

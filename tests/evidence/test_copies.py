@@ -1,10 +1,9 @@
-"""Evidence by repetition and by induction in random packs against a search by definition."""
+"""Evidence by repetition in random packs against a search by definition."""
 
 import numpy as np
 import pytest
 
-from lab.evidence import methods
-from lab.evidence.methods import Repeat, Suffix
+from lab.evidence.methods import Repeat
 from tests.evidence import brute
 from tests.evidence.brute import IGNORE
 
@@ -44,13 +43,3 @@ def test_repeat_in_random_packs_equals_the_search_by_definition(n, largest):
     generator = np.random.default_rng(n)
     vocabulary = np.linspace(0, largest, 4).astype(np.int64)
     assert agreed(Repeat(tokens=n), lambda x, p: brute.repeat(x, p, n), generator, vocabulary) or n == 16
-
-
-@pytest.mark.parametrize("longest", [2, 5, 64])
-@pytest.mark.parametrize("least", [1, 2])
-@ids
-def test_suffix_in_random_packs_equals_the_search_by_definition(monkeypatch, least, longest, largest):
-    monkeypatch.setattr(methods, "LONGEST", longest)
-    generator = np.random.default_rng(least)
-    vocabulary = np.linspace(0, largest, 3).astype(np.int64)
-    assert agreed(Suffix(least=least), lambda x, p: brute.suffix(x, p, least, longest), generator, vocabulary) > 500
