@@ -54,7 +54,7 @@ def main() -> None:
         with torch.no_grad():
             best = opened.decoder(tokens)[0].argmax(-1).tolist()
         starts = np.array(encoding.offsets)[:, 0]
-        for rank, (start, end, source) in enumerate(corpus.copies(index, answers=True), start=1):
+        for rank, (start, end, source) in enumerate(corpus.copies(index), start=1):
             number = range(*np.searchsorted(starts, [start, end]).tolist())
             # The token before the number predicts its first one, as in the one-number test.
             distance = number[0] - 1 - int(np.searchsorted(starts, source - (end - start)))

@@ -28,7 +28,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from lab.core.files import write_atomic
-from lab.data.synthetic import NEEDLE, QUESTION, TASK, Piece, Synthetic
+from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
 from lab.data.tokenizer import train_bpe
 
 BASE_TOKENS, TOKENS = 3_200_000, 1_100_000  # of a corpus, a tenth more than are trained on
@@ -107,27 +107,27 @@ def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) ->
     write_atomic(folder / "docstrings.txt", "\n".join(read_docstrings()).encode())  # last: all are there
 
 
-def use_filler(corpus: Synthetic, pool: Sequence[list[Piece]]) -> Synthetic:
+def use_filler(corpus: Synthetic, pool: Sequence[list[str]]) -> Synthetic:
     """Return a corpus of the same documents whose filler is sentences of a pool, in pieces of one token each."""
 
     class Filled(Synthetic):
-        def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
-            out: list[list[Piece]] = []
+        def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[str]]:
+            out: list[list[str]] = []
             left = n_tokens
             while left > 1:
                 sentence = pool[int(rng.integers(len(pool)))][: left - 1]  # the last one is cut
-                out.append([*sentence, (".", None)])
+                out.append([*sentence, "."])
                 left -= len(sentence) + 1
             return out
 
     return Filled(**vars(corpus))
 
 
-def split_tokens(tokenizer: Tokenizer, sentence: str) -> list[Piece]:
+def split_tokens(tokenizer: Tokenizer, sentence: str) -> list[str]:
     """Cut a sentence, which a space precedes, into the texts of its tokens."""
     text = f" {sentence}"
     offsets = tokenizer.encode(text, add_special_tokens=False).offsets
-    return [(text[start:end], None) for start, end in offsets]
+    return [text[start:end] for start, end in offsets]
 
 
 def read_reference() -> list[str]:

@@ -35,16 +35,7 @@ QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text?"
 ANSWER_PREFIX = " The numbers are"
 NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
 NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
-CONSONANTS = "bdfgklmnprstvz"
-VOWELS = "aeiou"
-PHRASE_WORDS = (3, 7)
-QUOTE_WORDS = (8, 16)
-SENTENCE_PHRASES = (1, 4)
-NEEDLE_TOKENS = 8  # of a needle without its number's digits: a word, a stop or a space is one each
-QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
-BREAK = "\n\n"  # between sections
-Piece = tuple[str, str | None]  # a text, and the number that it states or answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,49 +75,42 @@ class Synthetic(Section):
     """Seed of the documents; the run's own seed shuffles them."""
 
     def document(self, index: int) -> str:
-        return "".join(text for text, _ in self.pieces(index))
-
-    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the start and end of each answer in document `index`, and the end of the number that it copies.
-
-        Units: characters. The number is the latest one in the section that is equal.
-        """
-        ends: dict[str, int] = {}  # of the latest copy of each number
-        end = 0
-        for text, number in self.pieces(index):
-            end += len(text)
-            if text == BREAK:
-                ends.clear()
-            if number is None:
-                continue
-            if number in ends:
-                yield end - len(text), end, ends[number]
-            ends[number] = end
-
-    def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index`: sections of at most `section_tokens`, which end in a full stop."""
         rng = np.random.default_rng([self.seed, index])
         length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
         n_sections = max(1, math.ceil(length / self.section_tokens))
+        sections = []
         for k in range(n_sections):
-            if k:
-                yield BREAK, None
             may_ask = k == n_sections - 1 or self.asks == "every"
             # A generator of its own, so that the order changes nothing else. A last 0 would not change its seed.
             order_rng = np.random.default_rng([self.seed, index, k + 1])
-            yield from self.section(rng, order_rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
+            section = self.section(rng, order_rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
+            sections.append(section)
+        return "\n\n".join(sections)
+
+    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the start and end of each answer in document `index`, and the end of the number that it copies.
+
+        Units: characters.
+        """
+        text = self.document(index)
+        for reply in re.finditer(f"{ANSWER_PREFIX} [0-9, and]+", text):
+            for number in re.compile("[0-9]+").finditer(text, *reply.span()):
+                needle = NEEDLE.format(number=number[0]).lstrip()
+                stop = text.rindex(needle, 0, reply.start()) + len(needle) - 1
+                yield number.start(), number.end(), stop
 
     def section(
         self, rng: np.random.Generator, order_rng: np.random.Generator, length: float, has_task: bool, may_ask: bool
-    ) -> list[Piece]:
+    ) -> str:
         """Generate about `length` tokens of filler; if it may ask and has room, a question about numbers in it follows.
 
         At log-uniform distances before the question short ones are common and long ones rare, like dependencies in
         natural text.
         """
-        # a number costs its needle, and in the answer its digits, a space and a comma
-        cost = NEEDLE_TOKENS + 2 * self.digits + 2
-        room = length - QUESTION_TOKENS
+        # a number costs its digits and 8 tokens in its needle, and its digits, a space and a comma in the answer
+        cost = 8 + 2 * self.digits + 2
+        room = length - 17  # tokens of the question, the answer's first words and its full stop
         # the random number is taken in every section, so that all sections of a seed stay the same whatever may ask
         asks = rng.random() < self.question_prob and room > 2 * cost and may_ask
         if not asks:
@@ -143,71 +127,58 @@ class Synthetic(Section):
         indices = np.sort(len(sentences) - np.searchsorted(to_end, distances - 1, side="left"))
         # from the last needle to the first: an insertion shifts the indices behind it alone
         for number, index in zip(reversed(numbers), indices[::-1], strict=True):
-            sentences.insert(int(index), split_numbers(NEEDLE.format(number=number)))
+            sentences.insert(int(index), [NEEDLE.format(number=number)])
         if self.order == "reversed":
             numbers.reverse()
         elif self.order == "shuffled":
             order_rng.shuffle(numbers)
-        pieces: list[Piece] = [(TASK, None)] if has_task else []
-        return pieces + join_sentences(sentences) + split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
+        task = TASK if has_task else ""
+        return task + join_sentences(sentences) + QUESTION + ANSWER_PREFIX + answer(numbers)
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
         rng = np.random.default_rng([self.seed, index])
-        return "".join(text for text, _ in join_sentences(self.sentences(rng, n_tokens)))
+        return join_sentences(self.sentences(rng, n_tokens))
 
-    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
+    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[str]]:
         """Generate filler sentences of about `n_tokens` words and stops together.
 
         Each is its words, with a leading space, and a stop.
         """
-        text: list[Piece] = []  # all words so far, from which quotes are taken
-        phrases: list[list[Piece]] = []
-        out: list[list[Piece]] = []
+        text: list[str] = []  # all words so far, from which quotes are taken
+        phrases: list[list[str]] = []
+        out: list[list[str]] = []
         left = n_tokens
         while left > 1:
-            sentence: list[Piece] = []
-            if len(text) > QUOTE_WORDS[1] and rng.random() < self.quote_prob:
-                size = int(rng.integers(*QUOTE_WORDS))
+            sentence: list[str] = []
+            if len(text) > 16 and rng.random() < self.quote_prob:
+                size = int(rng.integers(8, 16))
                 begin = int(rng.integers(0, len(text) - size))
                 sentence = text[begin : begin + size]
             else:
-                for _ in range(int(rng.integers(*SENTENCE_PHRASES))):
+                for _ in range(int(rng.integers(1, 4))):
                     if phrases and rng.random() < self.repeat_prob:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
-                        n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
+                        n_words = int(rng.integers(3, 7, endpoint=True))
                         words = lexicon(self.words)[rng.integers(0, self.words, n_words)].tolist()
                         for index in np.flatnonzero(rng.random(n_words) < self.number_prob):
                             words[index] = sample_numbers(rng, 1, self.digits)[0]
-                        phrase = [(f" {word}", None) for word in words]
+                        phrase = [f" {word}" for word in words]
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits
-            costs = np.cumsum([1 + self.digits * word[1:].isdigit() for word, _ in sentence])
+            costs = np.cumsum([1 + self.digits * word[1:].isdigit() for word in sentence])
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
-            out.append([*sentence, (".", None)])
+            out.append([*sentence, "."])
             left -= int(costs[len(sentence) - 1]) + 1
         return out
 
 
-def join_sentences(sentences: list[list[Piece]]) -> list[Piece]:
-    """Join sentences, without the space before the first."""
-    pieces = list(itertools.chain.from_iterable(sentences))
-    if pieces:
-        pieces[0] = pieces[0][0].lstrip(), None
-    return pieces
-
-
-def split_numbers(text: str) -> list[Piece]:
-    """Cut a text at its numbers.
-
-    Example:
-        >>> split_numbers("The numbers are 12 and 34.")
-        [('The numbers are ', None), ('12', '12'), (' and ', None), ('34', '34'), ('.', None)]
-    """
-    return [(part, part if part.isdigit() else None) for part in re.split("([0-9]+)", text)]
+def join_sentences(sentences: list[list[str]]) -> str:
+    """Join the words of sentences, without the space before the first."""
+    return "".join(itertools.chain.from_iterable(sentences)).lstrip()
 
 
 @cache
@@ -216,12 +187,9 @@ def lexicon(words: int) -> np.ndarray:
     rng = np.random.default_rng(words)
     distinct: dict[str, None] = {}
     while len(distinct) < words:
-        consonants = rng.integers(0, len(CONSONANTS), 3)
-        vowels = rng.integers(0, len(VOWELS), 2)
-        word = ""
-        for consonant, vowel in zip(consonants, vowels):
-            word += CONSONANTS[consonant] + VOWELS[vowel]
-        distinct[word + CONSONANTS[consonants[2]]] = None
+        c = rng.choice(list("bdfgklmnprstvz"), 3)
+        v = rng.choice(list("aeiou"), 2)
+        distinct[f"{c[0]}{v[0]}{c[1]}{v[1]}{c[2]}"] = None
     return np.array(list(distinct))
 
 
