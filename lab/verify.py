@@ -25,9 +25,9 @@ from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.core.files import errors_in, read_entries, read_object, sha256
-from lab.data import sidecars
-from lab.data.config import digest_of_identity
-from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
+from lab.data.config import hash_json
+from lab.data.segments import read_index
+from lab.data.shards import PREPARED, read_manifests, read_prepared, read_shard_manifest
 from lab.runs import checkpoints
 from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, list_errors
 from lab.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def list_checks(path: Path) -> Iterator[Check]:
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_checkpoint, path)
     elif path.name.startswith("task-"):
-        yield partial(read_manifest, path)
+        yield partial(read_shard_manifest, path)
         yield from checks_of_shard(path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
@@ -74,10 +74,10 @@ def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -
 
 
 def checks_of_shard(shard: Path) -> Iterator[Check]:
-    """List the checks of a shard, and of the sidecar files in its folder."""
+    """List the checks of a shard, and of the indices in its folder."""
     yield partial(check_hashes, shard)
-    for record in sorted(shard.glob(".*.json")):
-        yield partial(sidecars.load, record.with_suffix(".npy"))
+    for index in sorted(shard.glob(".segments-*.bin")):
+        yield partial(read_index, index)
 
 
 def check_checkpoint(path: Path) -> None:
@@ -91,7 +91,7 @@ def check_checkpoint(path: Path) -> None:
 def check_identity(folder: Path) -> None:
     """Reject a record of shards whose name is not the hash of the settings that it states."""
     record = read_prepared(folder)
-    if record is not None and not record["name"].endswith(f"-{digest_of_identity(record['identity'])}"):
+    if record is not None and not record["name"].endswith(f"-{hash_json(record['identity'])[:10]}"):
         raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
 
 

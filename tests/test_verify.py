@@ -14,8 +14,8 @@ from lab.core.errors import CheckpointError
 from lab.core.files import errors_in
 from lab.core.launch import Launch
 from lab.counts import COUNTED, PositionCounts
-from lab.data import sidecars
 from lab.data.preparation import shard_folder
+from lab.data.segments import hash_index
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import RECORDS, Checkpoint, add_to_manifest, read_run_manifest
 from lab.runs.folder import RunFolder
@@ -36,7 +36,8 @@ def whole(prepared, tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     corpus = place / "shards" / shard_folder(prepared).name
     shutil.copytree(shard_folder(prepared), corpus, ignore=shutil.ignore_patterns(".*"))
-    sidecars.save(corpus / "task-00000/.segments-01234567.npy", np.arange(50))
+    index = corpus / "task-00000/.segments-01234567.bin"
+    index.write_bytes(hash_index(index, np.arange(50).tobytes()) + np.arange(50).tobytes())
     run = write_run(place / "run", prepared, vocab_size=400)
     folder = RunFolder(run)
     save_weights(folder.checkpoints, Decoder(SMALL, seed=0), AT, keep=1)

@@ -16,6 +16,7 @@ again until it is inside, so that the map stays a permutation.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -25,15 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lab.core.errors import DataError, DiskError
+from lab.core.files import LEFTOVER, remove, write_atomic
 from lab.core.types import IntArray
-from lab.data import sidecars
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 
 Numbers = np.typing.NDArray[np.uint64]
 GROUP = 256  # documents
-ROUNDS = 4
-MASK = 2**64 - 1
 
 
 class Segment(NamedTuple):
@@ -55,8 +54,10 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegment
     if mode == "uniform":  # a block has each of 1 .. window once, in an order that the window alone decides
         lengths = (1 + permute(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
     if store.n_tokens < sum(lengths):
-        rule = f"needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}"
-        raise DataError(f"data.mode={mode}: {rule}; use mode: natural, a shorter window or more text")
+        raise DataError(
+            f"data.mode={mode}: needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}; "
+            "use mode: natural, a shorter window or more text"
+        )
     return CutSegments(store, lengths)
 
 
@@ -130,16 +131,32 @@ def count_groups(shard: Shard, window: int) -> IntArray:
     """
     # a part of the hash of the documents' ends in the name: the index of other documents is not found
     digest = shard.manifest["files"][f"{shard.split}.ends.bin"]["sha256"][:8]
-    path = shard.folder / f".segments-{shard.split}-{window}-{digest}.npy"
-    with suppress(DataError):  # an index that is not what was written is built again
-        if (saved := sidecars.load(path)) is not None:
-            return saved
+    path = shard.folder / f".segments-{shard.split}-{window}-{digest}.bin"
+    with suppress(OSError, DataError):  # an index that is not what was written is built again
+        return read_index(path)
     counts = count_segments(shard.ends, window)
     index: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     with suppress(OSError, DiskError):
-        sidecars.remove_leftovers(path)  # if one is another process's, that one goes on without saving its equal index
-        sidecars.save(path, index)
+        # if a leftover is another process's, that one goes on without saving its equal index
+        for leftover in shard.folder.glob(f".{path.name}{LEFTOVER[1:]}"):
+            remove(leftover)
+        write_atomic(path, hash_index(path, index.tobytes()) + index.tobytes())
     return index
+
+
+def hash_index(path: Path, content: bytes) -> bytes:
+    return hashlib.sha256(path.name.encode() + content).digest()
+
+
+def read_index(path: Path) -> IntArray:
+    """Read an index that begins with its hash.
+
+    Raises: DataError for one that is not what was written.
+    """
+    saved = path.read_bytes()
+    if saved[:32] != hash_index(path, saved[32:]):
+        raise DataError(f"{path}: is damaged; delete it to have it computed again")
+    return np.frombuffer(saved[32:], np.int64)
 
 
 def index_documents(folder: Path, window: int) -> None:
@@ -156,7 +173,7 @@ def index_documents(folder: Path, window: int) -> None:
 def permute(indices: Numbers, n: int, key: int) -> Numbers:
     """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects."""
     half = max(1, ((n - 1).bit_length() + 1) // 2)  # bits: half of the smallest even number for 0 .. n - 1
-    keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
+    keys = [mix(key * 4 + turn) for turn in range(4)]
     images: Numbers = feistel(indices, half, keys)
     while len(outside := np.flatnonzero(images >= n)):
         images[outside] = feistel(images[outside], half, keys)
@@ -176,9 +193,10 @@ def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
 def mix(value: Any) -> Any:
     """Scramble 64 bits (the splitmix64 finaliser)."""
     # the mask is for Python's integers, which have no width; those of numpy wrap around at 64 bits by themselves
-    value = (value + 0x9E3779B97F4A7C15) & MASK
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+    mask = 2**64 - 1
+    value = (value + 0x9E3779B97F4A7C15) & mask
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & mask
     return value ^ (value >> 31)
 
 

@@ -46,7 +46,7 @@ def exchange_tokens(folder, other):
 
 
 CHANGES = {  # name: what is done to the folder, and what the line begins with below it
-    "other_folder": (lambda f, o: (shutil.rmtree(f), shutil.copytree(o, f)), ": holds "),
+    "other_folder": (lambda f, o: (shutil.rmtree(f), shutil.copytree(o, f)), ": contains "),
     "cut": (cut, f"{SHARD}/train.tokens.bin: has {{}}"),
     "no_file": (lambda f, o: (f / SHARD / "train.ends.bin").unlink(), f"{SHARD}/train.ends.bin: is missing; {{}}"),
     "missing": (lambda f, o: shutil.rmtree(f / SHARD), f"{SHARD}: is missing, prepared.json records it"),
@@ -93,14 +93,14 @@ def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
     _, folder, _ = here
     index = index_segments(TokenStore.open(folder, "train"), "natural", 5)
     expected = [*map(index.locate, range(index.n))]
-    (path,) = (folder / SHARD).glob(".segments-train-5-*.npy")
+    (path,) = (folder / SHARD).glob(".segments-train-5-*.bin")
     whole = path.read_bytes()
     if damage == "other_shard":
-        (other,) = (folder / "task-00002").glob(".segments-train-5-*.npy")
+        (other,) = (folder / "task-00002").glob(".segments-train-5-*.bin")
         shutil.copy(other, path)
     elif damage == "read_only":
         path.unlink()
-        monkeypatch.setattr("lab.data.sidecars.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+        monkeypatch.setattr("lab.data.segments.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
     else:
         flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
         path.write_bytes({"empty": b"", "cut": whole[:-3], "flipped": flipped}[damage])

@@ -69,7 +69,7 @@ def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
     write_corpus(tmp_path / "corpus")
     config = text_config(tmp_path)
     prepare(config, progress=False)
-    monkeypatch.setattr("lab.data.sidecars.write_atomic", lambda path, _: pytest.fail(f"{path} is built by a run"))
+    monkeypatch.setattr("lab.data.segments.write_atomic", lambda path, _: pytest.fail(f"{path} is built by a run"))
     for split in ("train", "held_out"):
         store = TokenStore.open(shard_folder(config), split)
         for mode, window in (("natural", 16), ("concatenated", 16), ("uniform", 5)):
