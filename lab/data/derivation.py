@@ -23,15 +23,15 @@ dropped documents are carried over. Documents are read by memory map and written
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lab.core.errors import DataError
 from lab.core.files import name_temporary, sha256
+from lab.core.types import Row
 from lab.data import shards
 from lab.data.config import Upsample
-from lab.data.shards import SPLITS, Shard, TokenStore
+from lab.data.shards import SPLITS, Shard
 from lab.data.tokenizing import TokenShardWriter
 
 Ints = np.typing.NDArray[np.int64]
@@ -43,21 +43,32 @@ OFFSETS = 2**20  # values of u: few enough that k + u is exact in float64 for ev
 
 
 @dataclass(frozen=True, eq=False)
-class DerivedShard:
-    """One task: a shard, the weights of all classes, and the documents of each class in earlier shards.
+class Plan:
+    """What every task needs: the base's shards, the weights of all classes, and their documents before each shard.
 
-    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classify`.
+    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64 (n_shards, 2 * n_sources), by class: see
+        `classify`.
     """
 
-    shard: Path
+    shards: list[Path]
     sources: list[str]
     weights: Floats
     offsets: Floats
     before: Ints
 
-    def count_copies(self, shard: Shard) -> Ints:
+    def count_copies(self, task: int, shard: Shard) -> Ints:
+        """Count the copies of every document of a shard: int64 (documents,)."""
         lengths, classes = classify(shard, self.sources)
-        return count_copies(lengths, classes, self.before, self.weights, self.offsets)
+        # by class, then by length; documents of equal length keep their order
+        order = np.lexsort((lengths, classes))
+        sorted_classes = classes[order]
+        first = np.searchsorted(sorted_classes, np.arange(len(self.weights)))
+        # each document's number within its class, from 0, over all shards
+        numbers = self.before[task, sorted_classes] + np.arange(len(order)) - first[sorted_classes]
+        w, u = self.weights[sorted_classes], self.offsets[sorted_classes]
+        copies = np.empty(len(order), dtype=np.int64)
+        copies[order] = np.floor((numbers + 1) * w + u) - np.floor(numbers * w + u)
+        return copies
 
 
 def hash_manifests(base: Path) -> dict[str, str]:
@@ -73,7 +84,7 @@ def classify(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
-def count(shard: Shard, sources: list[str], copies: Ints | int = 1) -> Ints:
+def count_by_class(shard: Shard, sources: list[str], copies: Ints | int = 1) -> Ints:
     """Count documents and tokens of a shard by class, each document with its copies: int64 (2, n_classes)."""
     lengths, classes = classify(shard, sources)
     sums = np.zeros((2, 2 * len(sources)), dtype=np.int64)
@@ -82,76 +93,75 @@ def count(shard: Shard, sources: list[str], copies: Ints | int = 1) -> Ints:
     return sums
 
 
-def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, Any]]:
-    """Read the lengths of all documents, plan every task, and return a record of the effect as well.
+def plan_upsampling(base: Path, upsample: Upsample) -> tuple[Plan, Row]:
+    """Read the lengths of all documents, plan all tasks, and return a record of the effect as well.
 
     Raises: DataError for settings that change nothing.
     """
-    paths = shards.shards_in(base)
+    manifests = shards.read_manifests(base)
     names: set[str] = set()
-    for path in paths:
-        names.update(shards.read_manifest(path)["sources"])
+    for manifest in manifests.values():
+        names.update(manifest["sources"])
     sources = sorted(names)
-    opened = {shard.folder: shard for shard in TokenStore.open(base, "train").shards}
-    before = np.zeros((2, 2 * len(sources)), dtype=np.int64)
-    earlier: list[Ints] = []  # documents of each class in the shards before each
-    for path in paths:
-        earlier.append(before[0].copy())
-        if path in opened:  # one without training documents is not opened
-            before += count(opened[path], sources)
+    tasks = {path: task for task, path in enumerate(manifests)}
+    opened = Shard.open_all(manifests, "train")  # without the shards that have no training documents
+    counts = np.zeros((len(tasks), 2, 2 * len(sources)), dtype=np.int64)
+    for shard in opened:
+        counts[tasks[shard.folder]] = count_by_class(shard, sources)
+    before = counts.sum(0)
     weights = weigh(before[1].reshape(-1, 2), upsample)
     if (weights[:, 0] == weights[:, 1]).all():
-        why = f"none has too few tokens in documents of more than {upsample.longer_than:,} tokens"
-        raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
+        raise DataError(
+            f"data.upsample.share={upsample.share}: changes no source (none has too few tokens in documents of more "
+            f"than {upsample.longer_than:,} tokens); raise it, or omit it"
+        )
     offsets = np.random.default_rng(SEED).integers(OFFSETS, size=2 * len(sources)) / OFFSETS
-    jobs = []
+    earlier = counts[:, 0].cumsum(0) - counts[:, 0]
+    plan = Plan(list(tasks), sources, weights.ravel(), offsets, earlier)
     after = np.zeros_like(before)
-    for path, documents in zip(paths, earlier, strict=True):
-        job = DerivedShard(path, sources, weights.ravel(), offsets, documents)
-        jobs.append(job)
-        if path in opened:
-            after += count(opened[path], sources, job.count_copies(opened[path]))
+    for shard in opened:
+        after += count_by_class(shard, sources, plan.count_copies(tasks[shard.folder], shard))
     if not after[1].sum():
-        raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
+        raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or omit it")
     rows = []
     for k, name in enumerate(sources):
         row = summarize_source(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
         row["copies_of_short"], row["copies_of_long"] = weights[k].tolist()
         rows.append(row)
     rows.sort(key=lambda row: -row["tokens_before"])
-    return jobs, {**asdict(upsample), "sources": [*rows, summarize_source("all", before, after)]}
+    return plan, {**asdict(upsample), "sources": [*rows, summarize_source("all", before, after)]}
 
 
-def summarize_source(source: str, before: Ints, after: Ints) -> dict[str, Any]:
+def summarize_source(source: str, before: Ints, after: Ints) -> Row:
     """Sum the counts of a source before and after; odd classes are of long documents."""
-    row: dict[str, Any] = {"source": source}
+    row: Row = {"source": source}
     for when, counts in (("before", before), ("after", after)):
         row[f"documents_{when}"], row[f"tokens_{when}"] = counts.sum(1).tolist()
         row[f"long_{when}"] = float(counts[1, 1::2].sum() / max(1, counts[1].sum()))
     return row
 
 
-def table(record: dict[str, Any]) -> str:
+def format_record(record: Row) -> str:
     """Format a record as text, a source to a row; `long` is the share of tokens in long documents."""
     import pandas as pd  # not at the top: its import takes longer than reading a config
 
     return pd.DataFrame(record["sources"]).to_string(index=False, float_format="{:.3f}".format, na_rep="")
 
 
-def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
+def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
-    manifest = shards.read_manifest(job.shard)
-    final = folder / job.shard.name
+    base = plan.shards[task]
+    manifest = shards.read_shard_manifest(base)
+    final = folder / base.name
     marks_scored = "train.scored.bin" in manifest["files"]
     writer = TokenShardWriter(name_temporary(final), manifest["dtype"], name=name, marks_scored=marks_scored)
     writer.skips.update(manifest["skips"])
     writer.inputs = manifest.get("inputs", {})
     for split in SPLITS:
-        for shard in Shard.open_all({job.shard: manifest}, split):
+        for shard in Shard.open_all({base: manifest}, split):
             order = np.arange(len(shard.ends))
             if split == "train":  # each shard has an order of its own, whichever task makes it
-                generator = np.random.default_rng([SEED, int(final.name.removeprefix("task-"))])
-                order = order_copies(job.count_copies(shard), generator)
+                order = order_copies(plan.count_copies(task, shard), np.random.default_rng([SEED, task]))
             for document in order.tolist():
                 part = shard.part(document)
                 source = manifest["sources"][shard.sources[document]]
@@ -174,28 +184,6 @@ def weigh(tokens: Ints, upsample: Upsample) -> Floats:
     weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=is_changed[:, None])
     scale = 1 if upsample.tokens is None else upsample.tokens / int(tokens.sum())
     return weights * scale
-
-
-def count_copies(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
-    """Count the copies of every document of a shard.
-
-    Shapes: `lengths`, `classes` int64 (documents,); `before` int64 (n_classes,), documents of each class in earlier
-        shards; `weights`, `offsets` (n_classes,); the copies int64 (documents,).
-    Example:
-        >>> one = np.zeros(4, dtype=np.int64)  # four documents of one class; k w + u is 0.75, 1.25, 1.75, 2.25
-        >>> count_copies(np.array([9, 1, 5, 7]), one, np.array([0]), np.array([0.5]), np.array([0.25])).tolist()
-        [1, 0, 1, 0]
-    """
-    # by class, then by length; documents of equal length keep their order
-    order = np.lexsort((lengths, classes))
-    sorted_classes = classes[order]
-    first = np.searchsorted(sorted_classes, np.arange(len(before)))
-    # each document's number within its class, from 0, over all shards
-    numbers = before[sorted_classes] + np.arange(len(order)) - first[sorted_classes]
-    w, u = weights[sorted_classes], offsets[sorted_classes]
-    copies = np.empty(len(order), dtype=np.int64)
-    copies[order] = np.floor((numbers + 1) * w + u) - np.floor(numbers * w + u)
-    return copies
 
 
 def order_copies(copies: Ints, generator: np.random.Generator) -> Ints:

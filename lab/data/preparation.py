@@ -2,20 +2,19 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lab.core import files, locks
 from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError
+from lab.core.files import FileEntry
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
-from lab.data.encoding import check_tokenizer
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.sources import (
@@ -27,19 +26,18 @@ from lab.data.sources import (
     read_hub_listing,
     record_times,
 )
-from lab.data.text_files import describe
+from lab.data.text_files import describe_skipped
 from lab.data.tokenizer import (
     TOKENIZER,
-    compare_tokenizer,
     end_of_document,
     n_ids,
     obtain_tokenizer,
-    read_documents,
+    split_documents,
 )
 from lab.data.tokenizing import check_disk, run_task
 
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
-RunTask = Callable[[Any], shards.Manifest]
+RunTask = Callable[[int], shards.Manifest]
 Check = Callable[[Path], object]  # rejects the tokenizer of a folder, for instance because it has too few tokens
 
 
@@ -48,8 +46,8 @@ class Prepared:
     """A prepared corpus: its folder and its contents."""
 
     folder: Path
-    documents: dict[Split, int]
-    tokens: dict[Split, int]
+    documents: Counter[Split]
+    tokens: Counter[Split]
     skips: Counter[str]
 
     @property
@@ -86,29 +84,26 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
             listing = open_corpus(config).listing  # which also rejects a wrong path
             is_ready = isinstance(config.corpus, Text) and sum(listing.files.values()) <= SMALL_BYTES
         if not is_ready:
-            rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
-            raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
-    if held_out:
-        check_held_out(config)
-
-
-def check_held_out(config: DataConfig) -> None:
-    """Reject a corpus without a held-out document, by its shards or, before they exist, by its texts.
-
-    Raises: ConfigError.
-    """
+            raise DataError(
+                f"data.corpus.name={config.corpus.name}: not prepared in {folder}; run probe-lab prepare with the same "
+                "config first"
+            )
+    if not held_out:
+        return
     documents = Counter[Split]()
     if is_prepared(config):
-        documents.update(summarise(shard_folder(config)).documents)
+        documents = summarise(folder).documents
     else:
-        for _, split in read_documents(config, open_corpus(config)):
+        for _, split in split_documents(config, open_corpus(config)):
             documents[split] += 1
             if split == "held_out":
                 break
     if documents["train"] and not documents["held_out"]:
-        rule = f"holds out none of the corpus's documents ({documents['train']:,} in all), and probes need one"
-        fix = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
-        raise ConfigError(f"data.held_out_frac={config.held_out_frac}: {rule}; {fix}")
+        raise ConfigError(
+            f"data.held_out_frac={config.held_out_frac}: holds out none of the corpus's documents "
+            f"({documents['train']:,} in all), and probes need one; raise it, set probe to null, or give more "
+            "documents (a line of .jsonl is one, or another file)"
+        )
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
@@ -118,20 +113,11 @@ def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
     """
     check_prepared(config)
     if is_prepared(config):
-        compare_sources(config)
+        check_sources(config, shard_folder(config))
         return
     if not config.is_generated:
         show(f"data: not prepared yet; preparing {shard_folder(config)}")
     prepare(config, workers=cores(), check=check)
-
-
-def compare_sources(config: DataConfig) -> None:
-    """Reject a prepared corpus whose files, commit or tokenizer changed afterwards, unless the settings accept it.
-
-    Raises: DataError.
-    """
-    folder = shard_folder(config)
-    check_sources(config, folder, compare_tokenizer(config, folder))
 
 
 def is_prepared(config: DataConfig) -> bool:
@@ -146,7 +132,7 @@ def is_prepared(config: DataConfig) -> bool:
     if record is None:
         return False
     if record["name"] != config.shard_name:
-        raise DataError(f"{folder}: holds the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
+        raise DataError(f"{folder}: contains the shards of other settings, see its prepared.json; {PREPARE_AGAIN}")
     if len(shards.shards_in(folder)) < record["tasks"]:
         return False  # a shard has been deleted to be made again
     if config.base is None or not is_prepared(config.base):
@@ -173,7 +159,7 @@ def prepare(
     folder = shard_folder(config)
     if not config.is_generated and is_prepared(config):  # the base of upsampled shards may have been deleted
         index_documents(folder, config.window)  # compares names and sizes of the shards, too
-        compare_sources(config)
+        check_sources(config, folder)
         return summarise(folder)
     if config.base is not None and not is_prepared(config.base):
         base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, check=check)
@@ -184,7 +170,7 @@ def prepare(
     try:
         # the first of several calls lists the corpus and trains the tokenizer, which the others read
         with locks.locked(folder / locks.LOCK_NAME, wait=True):
-            run, jobs = begin(config, folder)
+            run, n_tasks = begin(config, folder)
         if check is not None:  # before the tasks, which may take hours
             check(folder)
     except (ConfigError, DataError):
@@ -192,19 +178,18 @@ def prepare(
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise
-    undone = []
-    for task in range(len(jobs))[tasks]:
-        if not (folder / task_name(task)).exists():
-            undone.append((task, jobs[task]))
+    undone = [task for task in range(n_tasks)[tasks] if not (folder / task_name(task)).exists()]
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
         in_processes(partial(run_owned, run, folder), undone, workers, bar.update)
     prepared = summarise(folder)
-    if len(shards.shards_in(folder)) < len(jobs):
+    if len(shards.shards_in(folder)) < n_tasks:
         return prepared  # other calls run the missing tasks
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        fix = "name its field `text`, check its path, or lower data.held_out_frac"
-        raise DataError(f"data.corpus: empty, no document has text to train on ({prepared.counts}); {fix}")
+        raise DataError(
+            f"data.corpus: empty, no document has text to train on ({prepared.counts}); name its field `text`, check "
+            "its path, or lower data.held_out_frac"
+        )
     # calls that end together write the same record one after the other
     with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)
@@ -212,41 +197,40 @@ def prepare(
     return prepared
 
 
-def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
-    """Write what all tasks need, and return the function that runs a task, and the tasks."""
+def begin(config: DataConfig, folder: Path) -> tuple[RunTask, int]:
+    """Write what all tasks need, and return the function that runs a task by its number, and how many there are."""
     if config.upsample is None or config.base is None:
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():
-            show(f"data: files read: {len(listing.files):,}; skipped: {describe(listing.skipped)}")
+            show(f"data: files read: {len(listing.files):,}; skipped: {describe_skipped(listing.skipped)}")
         # before the list of inputs, whose presence means that the listing is complete
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
         check_inputs(folder, listing.files)
         record_times(listing, folder)
-        check_tokenizer(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
         check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
-        return run, range(reader.n_tasks)
+        return run, reader.n_tasks
     source = shard_folder(config.base)
     check_inputs(folder, derivation.hash_manifests(source))
-    jobs, record = derivation.plan(source, config.upsample)
+    plan, record = derivation.plan_upsampling(source, config.upsample)
     files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
     files.write_json(folder / derivation.RECORD, record)
-    return partial(derivation.derive_task, folder, config.shard_name), jobs
+    return partial(derivation.derive_task, folder, config.shard_name, plan), len(plan.shards)
 
 
-def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:
+def run_owned(run: RunTask, folder: Path, task: int) -> None:
     """Run one task under its lock, unless another process has done it meanwhile.
 
     Raises: DiskError.
     """
-    path = folder / task_name(task[0])
+    path = folder / task_name(task)
     with locks.locked(folder / f".{path.name}.lock", wait=True), files.on_disk(path):
         try:
             if not path.exists():
-                run(task[1])
+                run(task)
         finally:
             # this process holds the task's lock, so that temporary folders of the task are its own or of killed ones
             for attempt in folder.glob(f".{path.name}.tmp*"):
@@ -269,7 +253,7 @@ def close_folder(config: DataConfig, folder: Path) -> None:
     files.write_json(folder / shards.PREPARED, record)
 
 
-def list_data(folder: Path) -> list[Any] | None:
+def list_data(folder: Path) -> tuple[FileEntry, list[dict[str, FileEntry]]] | None:
     """List the entries of the files that a run reads: tokenizer, then the files of each shard in order.
 
     None for a folder that is not prepared.
@@ -279,15 +263,15 @@ def list_data(folder: Path) -> list[Any] | None:
     record = shards.read_prepared(folder)
     if record is None:
         return None
-    entries = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
-    return [record["files"].get(TOKENIZER), entries]
+    entries = [shards.read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+    return record["files"][TOKENIZER], entries
 
 
 def summarise(folder: Path) -> Prepared:
     """Sum the manifests of a folder's shards."""
-    prepared = Prepared(folder, dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0), Counter())
+    prepared = Prepared(folder, Counter(), Counter(), Counter())
     for path in shards.shards_in(folder):
-        manifest = shards.read_manifest(path)
+        manifest = shards.read_shard_manifest(path)
         prepared.skips.update(manifest["skips"])
         for split in SPLITS:
             prepared.documents[split] += manifest["splits"][split]["documents"]
