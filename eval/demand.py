@@ -125,7 +125,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
         g=counts.g(),
         g_unweighted=counts.evidence,
         targets=targets,
-        g_by_ids=counts.g(by_ids=True) if counts.has_gaps else None,
+        g_by_ids=counts.demand_by_ids if counts.has_gaps else None,
     )
     return experiment, saved
 

@@ -23,7 +23,7 @@ from lab.core.errors import ConfigError
 from lab.core.launch import cores
 from lab.core.schema import Positive, Section
 from lab.data.config import DataConfig
-from lab.data.derivation import RECORD, table
+from lab.data.derivation import RECORD, format_record
 from lab.data.preparation import is_prepared, prepare, shard_folder
 
 
@@ -59,7 +59,7 @@ def prepare_config(args: Arguments) -> str:
         return summary
     if not is_prepared(data):
         return f"{summary}; some shards are missing, run it again for all tasks"
-    return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
+    return f"{summary}\n\n{format_record(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
 main = partial(run, SPEC, prepare_config)

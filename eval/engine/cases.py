@@ -18,7 +18,7 @@ from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
 from lab.core import schema
 from lab.core.errors import ConfigError, DataError
-from lab.data.chat import NO_TOKENS, frame_question, render
+from lab.data.chat import NO_TOKENS, frame_question, render_turns
 from lab.model.huggingface.config import declared_tokens, special_texts
 from lab.probe.needles import Case, check_encoding
 
@@ -188,7 +188,7 @@ class ChatOptions(CellOptions):
 def build_asker(template: str, tokens: Mapping[str, str] = NO_TOKENS) -> Callable[[str], str]:
     """Return a function that writes a question by a template. Reject a template that does not write it."""
     frame_question(template, tokens)
-    return lambda question: render(template, [{"role": "user", "content": question}], answer=True, tokens=tokens)
+    return lambda question: render_turns(template, [{"role": "user", "content": question}], answer=True, tokens=tokens)
 
 
 def answer_text(answers: Sequence[str]) -> str:

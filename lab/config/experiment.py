@@ -9,19 +9,18 @@ defaults, and of the precision, as JSON with sorted keys. Settings that do not c
 that is added to the lab later, at its default, renames nothing.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
-from lab.config.settings import config_name, load_settings
+from lab.config.settings import Settings, config_name, load_settings
 from lab.core.plugins import hash_plugin
 from lab.core.schema import PathText, Section, non_defaults, to_json, validated
 from lab.core.yaml import flatten, format_yaml
-from lab.data.config import DataConfig, Synthetic
+from lab.data.config import DataConfig, Synthetic, hash_json
 from lab.evidence import EvidenceConfig
 from lab.evidence.methods import Repeat
 from lab.evidence.weights import ByEvidence
@@ -33,8 +32,6 @@ from lab.probe.config import ProbeConfig, ProbeSection
 from lab.skip import SkipConfig
 
 AUTO = "auto"  # the run.name that is replaced
-DIGITS = 8
-LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
     "train.devices",
     "train.nodes",
@@ -107,7 +104,7 @@ class Experiment(Section):
             return "position.distance.method"
         return None
 
-    def probe_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def probe_settings(self, changes: Settings) -> Settings:
         """Return all settings of the probe, with changes; they are not checked.
 
         Another protocol than the run's has its own answer budget. Only the lab's takes the sizes of the corpus.
@@ -149,16 +146,16 @@ class Experiment(Section):
     @property
     def logged_positions(self) -> dict[str, int]:
         """Relative positions whose f is logged, by column: f_at_0.5L is f(L // 2), with L what the counter holds."""
-        return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
+        return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in (1, 2, 4, 6)}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         return json.loads(json.dumps(asdict(self)))
 
     def to_yaml(self) -> str:
         return format_yaml(self.to_dict())
 
 
-def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
+def load_experiment(path: Path, overrides: Settings | None = None) -> Experiment:
     """Read a YAML file, or a config of the lab by its name, apply overrides, fill in derived settings, check all.
 
     An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
@@ -182,11 +179,15 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     # probe.batch may change at a resume, and yet is part of the name: in bfloat16 some answers depend on it.
     named = {key: chosen[key] for key in chosen if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE)}
     named |= {f"plugins.{Path(path).name}": hash_plugin(Path(path)) for path in named.pop("plugins", ())}
-    text = json.dumps(named, sort_keys=True)
-    return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+    return f"{config}-{hash_json(named)[:8]}"
 
 
-def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def fixed_settings(settings: Settings) -> Settings:
+    """Return the settings that a resume must not change, by dotted name."""
+    return {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+
+
+def find_changes(before: Settings, now: Settings) -> Iterator[tuple[str, Any, Any]]:
     """List the settings that differ, each with both values, except those that may.
 
     Example:
@@ -194,15 +195,12 @@ def find_changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
         >>> list(find_changes(before, now))
         [('optim.lr', 1.0, 2.0)]
     """
-    old = flatten(before)
-    new = flatten(now)
+    old, new = fixed_settings(before), fixed_settings(now)
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
+        if old.get(key) != new.get(key):
             yield key, old.get(key), new.get(key)
 
 
-def digest_of_run(settings: dict[str, Any], data: str) -> str:
+def digest_of_run(settings: Settings, data: str) -> str:
     """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
-    fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
-    # sorted, so that a setting that moves to another place in the dataclasses changes no digest of a run
-    return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()
+    return hash_json([fixed_settings(settings), data])

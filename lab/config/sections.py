@@ -11,11 +11,6 @@ from annotated_types import Ge, Le
 from lab.core.errors import LONGEST_NAME, is_plain_name
 from lab.core.schema import MOST, Length, PathText, Positive, Section, Seed
 
-BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
-CUDA_BACKENDS = ("varlen", "flash", "xformers")
-HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
-WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps whole; 8.4 GiB for 1.49B parameters
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
@@ -39,7 +34,7 @@ class TrainConfig(Section):
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 computes in bfloat16 and keeps float32 weights."""
-    backend: BACKENDS = "auto"
+    backend: Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"] = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
     """Whether transformer blocks are compiled, by graphs that serve all blocks and packs; auto does so on a GPU."""
@@ -73,7 +68,7 @@ class TrainConfig(Section):
             yield self.format_error(
                 "strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp"
             )
-        if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
+        if self.accelerator == "cpu" and self.backend in ("varlen", "flash", "xformers"):
             yield self.format_error("backend", "runs on a CUDA device only; use sdpa or auto")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
@@ -83,10 +78,8 @@ class TrainConfig(Section):
         if self.tokens < self.batch_tokens:
             yield run.format_error("train.tokens", f"must be >= train.batch_tokens={self.batch_tokens}; raise it")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
-            if attrgetter(name)(run) % self.context_parallel:
-                yield run.format_error(
-                    "train.context_parallel", f"must divide {name}={attrgetter(name)(run)}; change one"
-                )
+            if (value := attrgetter(name)(run)) % self.context_parallel:
+                yield run.format_error("train.context_parallel", f"must divide {name}={value}; change one")
         if self.backend == "xformers" and run.bands:
             yield run.format_error("train.backend", f"returns no log-sum-exp, which {run.bands} needs; use auto")
 
@@ -110,17 +103,16 @@ class TrainConfig(Section):
     @property
     def sharded_over(self) -> int:
         """Consecutive processes that share the weights under fsdp, replicated beyond them (HSDP)."""
-        return self.devices if self.world_size >= HYBRID_FROM else self.world_size
+        # from 64 processes on, a ring over all of them is bound by latency
+        return self.devices if self.world_size >= 64 else self.world_size
 
     def keeps_whole(self, n_parameters: int) -> bool:
         """Return whether fsdp keeps whole weights, and gradients between micro-batches, until a step ends."""
-        bytes_each = 4
-        if self.bf16:
-            bytes_each = 2
+        bytes_each = 2 if self.bf16 else 4
         # Gradients are summed in float32, and stay unsharded between the micro-batches of a step.
         if self.accumulation > 1 and self.sharded_over > 1:
             bytes_each += 4
-        return n_parameters * bytes_each <= WHOLE_BYTES
+        return n_parameters * bytes_each <= 10 * 2**30  # 8.4 GiB for 1.49B parameters
 
     @property
     def bf16(self) -> bool:
@@ -175,8 +167,9 @@ class RunConfig(Section):
     def rules(self) -> Iterator[str]:
         """Reject a name that is not a folder name."""
         if not is_plain_name(self.name):
-            rule = f"must be a plain folder name of at most {LONGEST_NAME} bytes"
-            yield self.format_error("name", f"{rule}; set run.folder for its place")
+            yield self.format_error(
+                "name", f"must be a plain folder name of at most {LONGEST_NAME} bytes; set run.folder for its path"
+            )
 
     @property
     def path(self) -> Path:

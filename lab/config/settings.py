@@ -25,6 +25,7 @@ from lab.data.tokenizer import load_tokenizer
 from lab.positions.resolution import resolve
 from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
 
+Settings = dict[str, Any]  # by section and name
 DEFAULT_MEMBERS = {
     "data.corpus.name": "synthetic",
     "data.tokenizer.method": "bpe",
@@ -34,13 +35,11 @@ DEFAULT_MEMBERS = {
     "evidence.method": "repeat",
 }
 MEMBERS_WITH_PATH = {"data.corpus.name": "text", "data.tokenizer.method": "file"}
-INHERITING = ("model", "data", "position")  # sections to which a start adds settings
-SIZES_OF_CORPUS = ("answer_budget", "max_length", "step", "distance_tests", "distance_points")
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
 
-def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def load_settings(path: Path, overrides: Mapping[str, object]) -> Settings:
     """Read a config and merge its layers; execute the plugins that it names.
 
     Raises: ConfigError, CheckpointError.
@@ -56,14 +55,14 @@ def load_settings(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
     above = nest(changes)
     # An empty section of the file, `model:` with nothing below it, inherits like a missing one.
-    for name in INHERITING:
+    for name in ("model", "data", "position"):
         section(file, name)
     name_members(file, part)
     imply_text(file, above)
     # The tags of the file are known by now, so that an override that repeats one keeps the member's settings.
-    stated = merge(file, above)
+    stated = merge_layers(file, above)
     # A file states a method or a layer pattern as a whole, so that a start adds nothing within what the file names.
-    settings = merge(inherit(file, stated), stated)
+    settings = merge_layers(inherit(file, stated), stated)
     name_members(settings, section)
     derive(settings, config_name(path))
     return settings
@@ -74,7 +73,7 @@ def config_name(path: Path) -> str:
     return path.parent.name if path.stem == "config" else path.stem
 
 
-def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
+def nest(dotted: Mapping[str, object]) -> Settings:
     """Turn dotted keys into sections.
 
     Example:
@@ -83,7 +82,7 @@ def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: ConfigError for a setting that is set as a whole and in part.
     """
-    values: dict[str, Any] = {}
+    values: Settings = {}
     for name, value in dotted.items():
         *parents, last = name.split(".")
         reduce(section, parents, values)[last] = value
@@ -93,13 +92,13 @@ def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def merge_layers(lower: Mapping[str, object], upper: Mapping[str, object], prefix: str = "") -> Settings:
     """Join two layers of settings, whose dotted names begin with `prefix`; the upper one wins.
 
     Example:
-        >>> merge({"mask": {"chunks": 2}, "skip": {}}, {"mask": {"method": "document"}, "skip": None})
+        >>> merge_layers({"mask": {"chunks": 2}, "skip": {}}, {"mask": {"method": "document"}, "skip": None})
         {'mask': {'chunks': 2, 'method': 'document'}, 'skip': None}
-        >>> merge({"data": {"corpus": {"name": "text", "path": "a"}}}, {"data": {"corpus": {"name": "stdlib"}}})
+        >>> merge_layers({"data": {"corpus": {"name": "text", "path": "a"}}}, {"data": {"corpus": {"name": "stdlib"}}})
         {'data': {'corpus': {'name': 'stdlib'}}}
 
     Raises: ConfigError for a section above a value.
@@ -113,21 +112,23 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], prefix: str = "") 
         if not isinstance(value, dict) or below is None:
             merged[name] = value
         elif isinstance(below, dict):
-            merged[name] = merge(below, value, f"{prefix}{name}.")
+            merged[name] = merge_layers(below, value, f"{prefix}{name}.")
         else:
-            rule = f"a section cannot change {abbreviate(below)}, which is a value"
-            raise ConfigError(f"{prefix}{name}={abbreviate(value)}: {rule}; remove one of the two")
+            raise ConfigError(
+                f"{prefix}{name}={abbreviate(value)}: a section cannot change {abbreviate(below)}, which is a value; "
+                "remove one of the two"
+            )
     return merged
 
 
-def section(values: dict[str, Any], key: str) -> dict[str, Any]:
+def section(values: Settings, key: str) -> Settings:
     """Return a section, made if it is missing; a value of another type is left for the reader to reject."""
     if values.get(key) is None:  # also a YAML key with nothing below it
         values[key] = {}
     return values[key] if isinstance(values[key], dict) else {}
 
 
-def name_members(values: dict[str, Any], find: Callable[[dict[str, Any], str], dict[str, Any]]) -> None:
+def name_members(values: Settings, find: Callable[[Settings, str], Settings]) -> None:
     """Add the tags of unions that were omitted; `find` is `section`, or `part` to skip sections that are missing."""
     for dotted, member in DEFAULT_MEMBERS.items():
         *parents, tag = dotted.split(".")
@@ -138,7 +139,7 @@ def name_members(values: dict[str, Any], find: Callable[[dict[str, Any], str], d
             found.setdefault(tag, member)
 
 
-def imply_text(file: dict[str, Any], above: dict[str, Any]) -> None:
+def imply_text(file: Settings, above: Settings) -> None:
     """Select the corpus text if the command line sets only data.corpus.path, and the file's corpus has no path.
 
     Another corpus than the file's takes the default sizes of tests, because the file's fit its own documents.
@@ -148,11 +149,11 @@ def imply_text(file: dict[str, Any], above: dict[str, Any]) -> None:
     if "path" in chosen and "path" not in getattr(CORPORA.get(str(name)), "__dataclass_fields__", {}):
         chosen.setdefault("name", "text")
     if chosen.get("name", name) != name:
-        for size in SIZES_OF_CORPUS:
+        for size in ("answer_budget", "max_length", "step", "distance_tests", "distance_points"):
             part(file, "probe").pop(size, None)
 
 
-def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
+def inherit(file: Settings, stated: Settings) -> Settings:
     """Read the settings that a run inherits from the model of start.path, without those that its file names.
 
     `stated` are the settings of the file and the command line together.
@@ -168,8 +169,9 @@ def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
     errors = []
     for name, value in model.items():
         if name in ARCHITECTURE and name not in FREE and value != source.model.get(name):
-            rule = f"the weights of start.path={path} have {source.model.get(name)}"
-            errors.append(f"model.{name}={value}: {rule}; leave it out")
+            errors.append(
+                f"model.{name}={value}: the weights of start.path={path} have {source.model.get(name)}; omit it"
+            )
     if errors:
         raise ConfigError(*errors)
     inherited = {"model": {**source.model, **extend_base(source, stated)}, "position": dict(source.position)}
@@ -179,23 +181,24 @@ def inherit(file: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
     if "tokenizer" in data:
         return inherited
     if source.tokenizer is None:
-        rule = f"must be set, start.path={path} holds no tokenizer.json with a known end token"
-        raise ConfigError(f"data.tokenizer: {rule}; set method: file, path and eos")
+        raise ConfigError(
+            f"data.tokenizer: must be set, start.path={path} contains no tokenizer.json with a known end token; set "
+            "method: file, path and eos"
+        )
     return {**inherited, "data": {"tokenizer": source.tokenizer}}
 
 
-def extend_base(source: Source, stated: dict[str, Any]) -> dict[str, float]:
+def extend_base(source: Source, stated: Settings) -> dict[str, float]:
     """Choose the rotary base for a longer window, unless it or a frequency method is set."""
     window = part(stated, "skip").get("target_len", part(stated, "data").get("window"))
     is_scaled = part(source.position, "frequency").get("method", "rope") != "rope"
     if is_scaled or "theta" in part(stated, "model") or "frequency" in part(stated, "position"):
         return {}
-    if not isinstance(window, int) or (source.window is not None and window <= source.window):
-        return {}
-    base = base_for(window)
-    if base is None or base <= source.model["theta"]:
-        return {}
-    return {"theta": base}
+    if isinstance(window, int) and window > (source.window or 0):
+        base = base_for(window)
+        if base is not None and base > source.model["theta"]:
+            return {"theta": base}
+    return {}
 
 
 def base_for(target_len: int) -> float | None:
@@ -211,7 +214,7 @@ def base_for(target_len: int) -> float | None:
     return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))
 
 
-def derive(settings: dict[str, Any], name: str) -> None:
+def derive(settings: Settings, name: str) -> None:
     """Fill in omitted settings that follow from others."""
     section(settings, "run").setdefault("name", name)
     data, model = section(settings, "data"), section(settings, "model")
@@ -219,9 +222,7 @@ def derive(settings: dict[str, Any], name: str) -> None:
     path = tokenizer.get("path")
     if tokenizer.get("method") == "bpe":
         size = tokenizer.get("vocab_size")
-        if not isinstance(size, int):
-            size = Bpe.vocab_size
-        model.setdefault("vocab_size", size)
+        model.setdefault("vocab_size", size if isinstance(size, int) else Bpe.vocab_size)
     elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is rejected later
         model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
     window = data.get("window", DataConfig.window)

@@ -14,7 +14,7 @@ exists in every segment longer than m, so that the same histogram of lengths det
 
     f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
 
-A kind of layer encodes the relative positions below a bound alone: a sliding window, or 0 where nothing is rotated. Its
+A type of layer encodes the relative positions below a bound alone: a sliding window, or 0 where nothing is rotated. Its
 f is plain below the bound and 0 from there on.
 
 Targets that have a loss are counted too, by visible context c (lab.counts.rows):
@@ -26,25 +26,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lab.core.errors import DataError
-from lab.core.types import FloatArray, IntArray
+from lab.core.types import FloatArray, IntArray, Row
 from lab.counts.rows import pairs_of_ids, sum_to_the_end
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
-MASKS = ("causal", "document", "anchor")
 COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand", "demand_by_ids")  # added, compared and saved
-ROWS = 256  # queries whose relative positions are held in memory at one time
 
 
 class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
 
     `rel_pos` is a distance method's map from indices in a segment to relative positions. Default: plain distance.
-    `encoded` counts the relative positions of each kind of layer, from 0 on; where it is empty, all layers have all.
+    `encoded` counts the relative positions of each type of layer, from 0 on; where it is empty, all layers have all.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -59,11 +57,10 @@ class PositionCounts:
         self.max_len, self.rel_pos = max_len, rel_pos
         self.encoded: Mapping[str, int] = {}
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
-        self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
-        self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
-        self.evidence: IntArray = np.zeros(max_len, dtype=np.int64)  # scored targets by evidence distance
-        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # those of them that have a loss
-        self.demand_by_ids: IntArray = np.zeros(max_len, dtype=np.int64)  # by the distance in ids
+        # f of what was added by add_positions, and targets by visible context
+        self.gapped, self.supervised = np.zeros((2, max_len), dtype=np.int64)
+        # scored targets by evidence distance, those of them that have a loss, and these by the distance in ids
+        self.evidence, self.demand, self.demand_by_ids = np.zeros((3, max_len), dtype=np.int64)
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
         """Add causal segments of the given lengths, in tokens, contiguous ids.
@@ -72,8 +69,9 @@ class PositionCounts:
         """
         array = np.asarray(lengths, dtype=np.int64)
         if ((array < 0) | (array > self.max_len)).any():
-            rule = f"must be in 0..{self.max_len}, the counter's max_len"
-            raise DataError(f"lengths={array.min()}..{array.max()}: {rule}")
+            raise DataError(
+                f"lengths={array.min()}..{array.max()}: must be in 0..{self.max_len}, the counter's max_len"
+            )
         self.lengths += np.bincount(array, minlength=self.max_len + 1)
 
     def add_runs(
@@ -98,8 +96,8 @@ class PositionCounts:
         for run in np.split(ids, ends[:-1]):
             added._add_group(run)
         if anchors is not None and len(ids):
-            places = np.repeat(np.asarray(anchors), lengths)
-            distances = (ids - ids[places])[places >= 0]
+            indices = np.repeat(np.asarray(anchors), lengths)
+            distances = (ids - ids[indices])[indices >= 0]
             if len(distances):
                 added._check_anchors(int(distances.min()), int(distances.max()))
                 added.gapped += np.bincount(distances, minlength=self.max_len)
@@ -134,7 +132,7 @@ class PositionCounts:
             counts[: len(added)] += added[: self.max_len]
             counts[-1] += added[self.max_len :].sum()
 
-    def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
+    def add_positions(self, position_ids: ArrayLike, doc_ids: ArrayLike, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.
 
         `causal` lets every token see all before it, `document` those of its document, `anchor` also document 0.
@@ -147,10 +145,11 @@ class PositionCounts:
         positions = np.asarray(position_ids, dtype=np.int64)
         documents = np.asarray(doc_ids, dtype=np.int64)
         if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
-            rule = f"must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
-            raise DataError(f"position_ids {positions.shape}: {rule}")
-        if mask not in MASKS:
-            raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
+            raise DataError(
+                f"position_ids {positions.shape}: must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
+            )
+        if mask not in ("causal", "document", "anchor"):
+            raise DataError(f"mask={mask}: unknown mask; use one of: causal, document, anchor")
         positions = np.broadcast_to(positions, documents.shape)
         for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
             added._add_row(ids[docs >= 0], docs[docs >= 0], mask)
@@ -205,7 +204,7 @@ class PositionCounts:
             raise DataError(f"position_ids: distance {span} must be below max_len={self.max_len}")
 
     def frequency(self, kind: str | None = None) -> IntArray:
-        """Return f(i) for 0 <= i < max_len of a kind of layer, or of that which encodes most; int64 (max_len,)."""
+        """Return f(i) for 0 <= i < max_len of a type of layer, or of that which encodes most; int64 (max_len,)."""
         bound = max(self.encoded.values(), default=self.max_len)
         if kind is not None:
             bound = self.encoded[kind]
@@ -214,10 +213,10 @@ class PositionCounts:
         if self.rel_pos is None or bound < self.max_len:
             return (sum_to_the_end(longer) + self.gapped) * (np.arange(self.max_len) < bound)
         out = np.zeros(self.max_len, dtype=np.int64)
-        places = np.arange(int(np.count_nonzero(longer)))
-        for start in range(0, len(places), ROWS):
-            queries = places[start : start + ROWS]  # no matrix of all queries, which takes gigabytes at 128K
-            rel = np.floor(self.rel_pos(queries, places[: queries[-1] + 1]))
+        indices = np.arange(int(np.count_nonzero(longer)))
+        for start in range(0, len(indices), 256):
+            queries = indices[start : start + 256]  # no matrix of all queries, which takes gigabytes at 128K
+            rel = np.floor(self.rel_pos(queries, indices[: queries[-1] + 1]))
             for m, row in zip(queries, rel, strict=True):
                 seen = row[: m + 1]
                 seen = seen[~np.isnan(seen)].astype(np.int64)  # a method may hide pairs
@@ -228,9 +227,9 @@ class PositionCounts:
         """Return the supervised f(i) for 0 <= i < max_len, int64 (max_len,)."""
         return sum_to_the_end(self.supervised)
 
-    def g(self, by_ids: bool = False) -> IntArray:
+    def g(self) -> IntArray:
         """Return the demand by distance 0 <= d < max_len, int64 (max_len,)."""
-        return self.demand_by_ids if by_ids else self.demand
+        return self.demand
 
     @property
     def has_gaps(self) -> bool:
@@ -265,11 +264,11 @@ class PositionCounts:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         return {"max_len": self.max_len, **{name: getattr(self, name).tolist() for name in COUNTED}}
 
     @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> PositionCounts:
+    def from_dict(cls, state: Row) -> PositionCounts:
         """Restore the counter from the result of `to_dict`."""
         counts = cls(state["max_len"])
         for name in COUNTED:

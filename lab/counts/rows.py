@@ -17,7 +17,7 @@ With causal segments a token of context c adds one pair at each distance 0 .. c.
 
 For lengths 3 and 2 there are 2, 2 and 1 targets of contexts 0, 1 and 2. Their f is 5, 3, 1. The last
 token of a document has no target, so that the supervised f, the sum on the right, stays a little below f. Under masks
-and ids of any kind the sum of c + 1 over all tokens is the number of attended pairs.
+and ids of any form the sum of c + 1 over all tokens is the number of attended pairs.
 
 Demand is how many targets ask for evidence at each distance:
 
@@ -88,12 +88,12 @@ def targets_by_context(
     return np.bincount(context[scored[: len(context)]], minlength=int(context.max(initial=-1)) + 1)
 
 
-def by_distance(distances: IntArray) -> IntArray:
+def count_by_distance(distances: IntArray) -> IntArray:
     """Count targets by evidence distance; those without evidence are omitted.
 
     Shapes: (targets,) -> int64 (longest distance + 1,).
     Example:
-        >>> by_distance(np.array([0, 2, 2])).tolist()
+        >>> count_by_distance(np.array([0, 2, 2])).tolist()
         [0, 0, 2]
     """
     counts: IntArray = np.bincount(distances, minlength=1)

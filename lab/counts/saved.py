@@ -1,23 +1,22 @@
-"""Counts in a file, f at one position of counts of any kind, and profiles of f and g by bins of distances."""
+"""Counts in a file, f at one position of either type of counts, and profiles of f and g by bins of distances."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lab.core.errors import CheckpointError
-from lab.core.types import FloatArray, IntArray
+from lab.core.types import FloatArray, IntArray, Row
 from lab.counts.position_counts import PositionCounts
 
+OF_KIND = "f_"  # begins the name of the f of a type of layer in a file
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
 F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures
-BINS = 8  # an octave of a picture
-OF_KIND = "f_"  # begins the name of the f of a kind of layer in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +25,7 @@ class SavedCounts:
 
     Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,); `g` and `g_unweighted`, the
         demand with and without loss weights (max_len,), None in records from before it was counted; `targets` is
-        the sum of all loss weights; `kinds` is the f of each kind of layer, empty where all are full; `g_by_ids` is
+        the sum of all loss weights; `kinds` is the f of each type of layer, empty where all are full; `g_by_ids` is
         the demand by distance in ids, None where these have no gaps.
     """
 
@@ -51,10 +50,7 @@ class SavedCounts:
                 size = sum(part.file_size for part in file.zip.infolist())
                 if size > MOST_BYTES:
                     raise ValueError(f"unpacks to {size:,} bytes")
-                kinds = {}
-                for name in file:
-                    if name.startswith(OF_KIND):
-                        kinds[name.removeprefix(OF_KIND)] = file[name]
+                kinds = {name.removeprefix(OF_KIND): file[name] for name in file if name.startswith(OF_KIND)}
                 return cls(
                     lengths=file["lengths"],
                     f=file["f"],
@@ -74,9 +70,7 @@ class SavedCounts:
 
     def g_from(self, distance: int) -> float | None:
         """Return the demand from a distance on, in ids where these have gaps; None if not counted, or beyond."""
-        g = self.g_by_ids
-        if g is None:
-            g = self.g
+        g = self.g if self.g_by_ids is None else self.g_by_ids
         if g is None or not 0 <= distance < len(g):
             return None
         return g[distance:].sum().item()
@@ -114,7 +108,7 @@ def bin_edges(max_len: int, parts: int) -> list[int]:
     return sorted(edges)
 
 
-def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def per_distance(profiles: Mapping[str, np.ndarray]) -> list[Row]:
     """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is None: a gap.
 
     Example:
@@ -123,8 +117,7 @@ def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """
     rows = []
     for name, values in profiles.items():
-        edges = np.array(bin_edges(len(values), BINS))
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
+        for begin, end in pairwise(bin_edges(len(values), 8)):
             mean = float(values[begin:end].sum() / (end - begin))
             rows.append({"profile": name, "distance": (begin + end - 1) / 2, "per distance": mean or None})
     return rows

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lab.core.types import IGNORE
 from lab.counts import targets_by_context
-from lab.counts.rows import by_distance
+from lab.counts.rows import count_by_distance
 from lab.data.packing import Pack
 from lab.evidence.methods import in_ids
 
@@ -94,10 +94,10 @@ def to_batch(pack: Pack) -> Batch:
         weights = torch.from_numpy(weighed.astype(np.float32))[None]
     evidence = demand = demand_by_ids = None
     if pack.distances is not None:
-        evidence = by_distance(pack.distances[scored])
-        demand = by_distance(pack.distances[weighed])
+        evidence = count_by_distance(pack.distances[scored])
+        demand = count_by_distance(pack.distances[weighed])
         if pack.position_ids is not None:  # without ids, distances in ids are those in tokens
-            demand_by_ids = by_distance(in_ids(pack.distances, ids)[weighed])
+            demand_by_ids = count_by_distance(in_ids(pack.distances, ids)[weighed])
     return Batch(
         inputs=Inputs(
             tokens=torch.from_numpy(pack.tokens)[None],

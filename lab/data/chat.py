@@ -5,21 +5,26 @@ assistant) and `content`, and with `add_generation_prompt`, which is true if an 
 `eos_token` are empty: the tokenizer adds the tokens at the start of a text.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.types import Row
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from jinja2.parser import Parser
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-QUESTION = "\x02"  # the position of a question; no template writes it
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
@@ -28,8 +33,12 @@ NO_TOKENS: Tokens = MappingProxyType({})
 Parts = tuple[tuple[str, bool], ...]  # consecutive parts of a text, and whether each is scored
 
 
+def join_parts(parts: Parts) -> str:
+    return "".join(text for text, _ in parts)
+
+
 @lru_cache(maxsize=8)
-def compile_template(template: str) -> Any:
+def compile_template(template: str) -> Template:
     """Compile a template with the tags, functions and filter that transformers adds to Jinja."""
     from jinja2 import TemplateError, ext, nodes  # not at the top: the import takes a tenth of a second
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -39,33 +48,38 @@ def compile_template(template: str) -> Any:
 
         tags = {"generation"}  # noqa: RUF012, as Jinja declares it
 
-        def parse(self, parser: Any) -> Any:
+        def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("say"), [], [], body).set_lineno(line)
 
-        def say(self, caller: Any) -> str:
-            return str(caller())
+        def say(self, caller: Callable[[], str]) -> str:
+            return caller()
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    # Jinja's own filter escapes characters of HTML
+    # Jinja's own filter escapes characters of HTML; templates may pass its arguments by position
     def to_json(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     # the sandbox, because templates come with other people's models
-    loops: Any = "jinja2.ext.loopcontrols"
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loops])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.add_extension(Generation)
+    environment.add_extension("jinja2.ext.loopcontrols")
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
 
 
-def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens: Tokens = NO_TOKENS) -> str:
+def render_turns(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens: Tokens = NO_TOKENS) -> str:
     """Write turns as one text; with `answer`, the prompt of the assistant's next turn follows.
 
     `tokens` are the texts of special tokens, such as `bos_token`, by name.
@@ -73,10 +87,9 @@ def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens
     Raises: ConfigError.
     """
     # a template may change the turns of its own copies
-    messages = [dict(turn) for turn in turns]
-    values: dict[str, Any] = {**tokens, "messages": messages, "tools": None, "documents": None}
+    values = {**tokens, "messages": [dict(turn) for turn in turns], "tools": None, "documents": None}
     try:
-        return str(compile_template(template).render(values, add_generation_prompt=answer))
+        return compile_template(template).render(values, add_generation_prompt=answer)
     except Exception as error:  # a template is a program, which may raise anything
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
@@ -89,10 +102,11 @@ def frame_question(template: str, tokens: Tokens = NO_TOKENS) -> tuple[str, str]
         >>> frame_question(USER_ASSISTANT)
         ('USER: ', '\nASSISTANT:')
     """
-    question = {"role": "user", "content": QUESTION}
-    before, found, after = render(template, [question], answer=True, tokens=tokens).partition(QUESTION)
+    question = "\x02"  # which no template writes
+    messages = [{"role": "user", "content": question}]
+    before, found, after = render_turns(template, messages, answer=True, tokens=tokens).partition(question)
     if not found:
-        raise ConfigError("chat template: leaves out what a user says; correct its Jinja")
+        raise ConfigError("chat template: omits the user's text; correct its Jinja")
     return before, after
 
 
@@ -120,17 +134,16 @@ def to_conversation(row: Row, template: str = USER_ASSISTANT) -> Parts | str:
             return "a turn without a known 'from' and a text 'value'"
         is_answer = role == "assistant" and bool(text.strip())
         if is_answer:
-            texts.append((render(template, messages, answer=True), False))
+            texts.append((render_turns(template, messages, answer=True), False))
         messages.append({"role": role, "content": text})
         if is_answer:
-            texts.append((render(template, messages), True))
-    texts.append((render(template, messages), False))
+            texts.append((render_turns(template, messages), True))
+    texts.append((render_turns(template, messages), False))
     before = ""
     parts = []
     for after, is_scored in texts:
         if not after.startswith(before):
-            rule = "a turn changes the text before it"
-            raise DataError(f"data.corpus.template: {rule}; write one that only adds to it")
+            raise DataError("data.corpus.template: a turn changes the text before it; write one that only adds to it")
         if after != before:
             parts.append((after.removeprefix(before), is_scored))
         before = after

@@ -20,9 +20,7 @@ from lab.data.synthetic import example
 from lab.masks import WindowSchedule
 
 Mode = Literal["natural", "concatenated", "uniform"]
-GENERATED_VERSION = 1  # of generated documents; raised with every change to them, so that old shards are not reused
 REPOSITORY = "cerebras/SlimPajama-627B"
-DERIVED_VERSION = 2  # of upsampling; raised with every change to the copies that it makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,7 @@ class OwnCorpus(Section, ABC):
         """Yield the text of every document, the same on every call."""
 
 
-CORPORA: dict[str, Any] = {
+CORPORA: dict[str, type[Section]] = {
     "synthetic": Synthetic,
     "stdlib": Stdlib,
     "text": Text,
@@ -174,8 +172,9 @@ class Upsample(Section):
     """Approximate number of tokens to train on afterwards. Default: the number before."""
 
 
-def digest_of_identity(identity: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+def hash_json(value: object) -> str:
+    """Return the SHA-256 of a value as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +209,10 @@ class DataConfig(Section):
         if self.schedule.start >= self.window:
             yield run.format_error("data.schedule.start", f"must be < data.window={self.window}; lower it")
         if self.schedule.tokens > run.train.tokens:
-            rule = f"must be <= train.tokens={run.train.tokens}, or no block is a full window; lower it"
-            yield run.format_error("data.schedule.tokens", rule)
+            yield run.format_error(
+                "data.schedule.tokens",
+                f"must be <= train.tokens={run.train.tokens}, or no block is a full window; lower it",
+            )
 
     @property
     def dataset(self) -> Dataset | None:
@@ -238,14 +239,15 @@ class DataConfig(Section):
         """The settings that determine the shards; two runs with the same identity share them."""
         identity = asdict(self)
         if self.base is not None:
-            return {"base": self.base.shard_identity(), "upsample": identity["upsample"], "version": DERIVED_VERSION}
+            # the version rises with every change to the copies that upsampling makes
+            return {"base": self.base.shard_identity(), "upsample": identity["upsample"], "version": 2}
         # without window and mode: shards contain whole documents, and serve all of them
         identity = {name: identity[name] for name in ("held_out_frac", "tags", "corpus", "tokenizer")}
         if isinstance(self.tokenizer, Bpe):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
             identity["wording"] = example()  # the texts that documents contain: other wordings make other shards
-            identity["version"] = GENERATED_VERSION
+            identity["version"] = 1  # raised with every change to generated documents
         if self.corpus.plugin:
             identity["plugin"] = self.corpus.plugin
         return identity
@@ -255,4 +257,4 @@ class DataConfig(Section):
         name = self.corpus.name
         if self.upsample is not None:
             name += "-upsampled"
-        return f"{name}-{digest_of_identity(self.shard_identity())}"
+        return f"{name}-{hash_json(self.shard_identity())[:10]}"

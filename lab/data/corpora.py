@@ -14,7 +14,7 @@ from typing import Any
 
 from lab.core.errors import DataError
 from lab.core.types import Row
-from lab.data.chat import Parts, to_conversation
+from lab.data.chat import Parts, join_parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Stdlib, Text
 from lab.data.streaming import list_dataset, stream_rows
 from lab.data.synthetic import Synthetic
@@ -26,15 +26,12 @@ from lab.data.text_files import (
     has_suffix,
     is_text,
     list_files,
-    read_rows,
+    read_file_rows,
     read_sizes,
     type_of,
 )
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
-STDLIB_TASKS = 16
-FILE_TASKS = 512  # at most; with fewer files, one task for each
-NOT_SOURCE = {"site-packages", "dist-packages", "__pycache__"}  # folders in that of the standard library
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,17 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
     if isinstance(corpus, OwnCorpus):
         return Reader(1, Listing({}), lambda _: (make_document(text, corpus.name) for text in corpus.documents()))
     read: Callable[[str], Iterator[Item]]
-    most = FILE_TASKS
+    most = 512  # tasks; with fewer files, one task for each
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
-        sources = [path for path in sorted(root.rglob("*.py")) if not NOT_SOURCE & set(path.relative_to(root).parts)]
+        others = {"site-packages", "dist-packages", "__pycache__"}
+        sources = [path for path in sorted(root.rglob("*.py")) if others.isdisjoint(path.relative_to(root).parts)]
         # without a root in the listing the files are not hashed: they change with Python's version alone
-        listing, most = Listing(read_sizes(sources, root)), STDLIB_TASKS
-        read = partial(read_source, root)
+        listing, most = Listing(read_sizes(sources, root)), 16
+        read = partial(read_module, root)
     elif isinstance(corpus, Dataset):
         listing = listing or list_dataset(corpus)
-        read = partial(read_table, corpus, listing)
+        read = partial(read_dataset_file, corpus, listing)
     else:
         assert isinstance(corpus, Text | Conversations), "the other corpora are above"
         suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
@@ -90,15 +88,11 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
         read = partial(read_file, corpus, listing)
         if isinstance(corpus, Conversations) and corpus.limit is not None:
             most = 1  # the limit counts the samples of the corpus, which only one task knows
-    return divide_files(listing, most, read)
-
-
-def divide_files(listing: Listing, most: int, read: Callable[[str], Iterator[Item]]) -> Reader:
-    """Divide files among at most `most` tasks; `read` reads one by its name."""
-    n_tasks = min(most, len(listing.files))
+    names = list(listing.files)
+    n_tasks = min(most, len(names))
 
     def read_task(task: int) -> Iterator[Item]:
-        for name in listing.names(task, n_tasks):
+        for name in names[task::n_tasks]:  # from all folders
             item: Item = ""
             is_used = False
             for item in read(name):
@@ -111,20 +105,15 @@ def divide_files(listing: Listing, most: int, read: Callable[[str], Iterator[Ite
     return Reader(n_tasks, listing, read_task)
 
 
-def task_indices(corpus: Synthetic, task: int) -> range:
-    """Return the indices of the documents of a task of a generated corpus."""
-    return range(corpus.documents)[task * TASK_DOCUMENTS : (task + 1) * TASK_DOCUMENTS]
-
-
 def generate(corpus: Synthetic, task: int) -> Iterator[Item]:
-    for index in task_indices(corpus, task):
+    for index in range(corpus.documents)[task * TASK_DOCUMENTS : (task + 1) * TASK_DOCUMENTS]:
         yield TextDocument(corpus.document(index), corpus.name)
 
 
-def read_source(root: Path, name: str) -> Iterator[Item]:
+def read_module(root: Path, name: str) -> Iterator[Item]:
     """Cut a source file at its top-level definitions; a document's source is its package."""
     package = Path(name).parts[0].removesuffix(".py")
-    for _, row in read_rows(root / name):
+    for _, row in read_file_rows(root / name):
         assert isinstance(row, dict), "a file of plain text is one row"
         for piece in cut_definitions(row["text"]):
             yield make_document(piece, package)
@@ -168,7 +157,7 @@ def read_file(corpus: Text | Conversations, listing: Listing, name: str) -> Iter
     path = listing.root / name
     # a corpus that is one file has the name "." in its listing
     source = str(Path(name) if path != listing.root else path.name)[: -len(type_of(path))]
-    for _, row in read_rows(path):
+    for _, row in read_file_rows(path):
         yield row if isinstance(row, str) else to_document(row, corpus, source)
 
 
@@ -179,10 +168,10 @@ def to_document(row: Row, corpus: Text | Conversations, source: str) -> Item:
     parts = to_conversation(row, corpus.template)
     if isinstance(parts, str):
         return parts
-    return make_document("".join(text for text, _ in parts), source, parts)
+    return make_document(join_parts(parts), source, parts)
 
 
-def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
+def read_dataset_file(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
     """Read the rows of a listed file of a data set as documents, each with the source that its row names.
 
     Raises: DataError, also for a column that no row of the file has.
@@ -205,5 +194,4 @@ def read_table(corpus: Dataset, listing: Listing, name: str) -> Iterator[Item]:
         yield make_document(find(corpus.text), "unknown" if source is None else str(source), field=corpus.text)
     for setting, column in (("text", corpus.text), ("source", corpus.source)):
         if row and column not in found:
-            rule = f"no such column in {name}"
-            raise DataError(f"data.corpus.{setting}={column}: {rule}; use one of: {', '.join(row)}")
+            raise DataError(f"data.corpus.{setting}={column}: no such column in {name}; use one of: {', '.join(row)}")

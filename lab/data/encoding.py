@@ -11,9 +11,8 @@ Some tokenizers add a space to the beginning of every text. Then the space at a 
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,55 +22,18 @@ from lab.core.errors import DataError
 from lab.core.types import IntArray
 
 PIECE = 20_000  # characters
-AROUND = 256  # characters on either side of a cut, whose tokens are compared
-TRIES = 64  # boundaries that are compared for one cut
-BATCH_PIECES = 256
-# none inside a run of spaces, whose tokens may depend on more of it than is compared
-BOUNDARY = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)")
 
 Counts = np.typing.NDArray[np.uint32]
-Tokenize = Callable[[str], list[Any]]
+Tokenize = Callable[[str], list[int] | list[str]]
 
 
-def read_unchanged(file: Path) -> Tokenizer:
-    """Read a tokenizer.json without a change of its settings.
-
-    Raises: DataError.
-    """
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for every broken file
-        raise DataError(f"data.tokenizer.path={file}: not a tokenizer.json ({error}); save it again") from error
-
-
-def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
-    """Find settings that change the tokens of a text besides their encoding, with the call that switches each off."""
-    found: dict[str, Callable[[], object]] = {}
-    if tokenizer.truncation is not None:
-        found["truncation"] = tokenizer.no_truncation
-    if tokenizer.padding is not None:
-        found["padding"] = tokenizer.no_padding
+def switch_off_extras(tokenizer: Tokenizer) -> None:
+    """Switch off the settings that change the tokens of a text besides their encoding."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     for name in ("dropout", "alpha"):  # of a byte-pair encoding, and of a unigram model that samples
         if getattr(tokenizer.model, name, None):
-            found[name] = partial(setattr, tokenizer.model, name, None)
-    return found
-
-
-@lru_cache(8)
-def settings_in(file: Path, changed: int) -> tuple[str, ...]:
-    """Name the settings of a tokenizer.json; the cache reads the file again if its time `changed`."""
-    return tuple(own_settings(read_unchanged(file)))
-
-
-def check_tokenizer(folder: Path) -> None:
-    """Reject shards whose texts were tokenized with settings that are now off: the folder's tokenizer.json has them.
-
-    Raises: DataError.
-    """
-    file = folder / "tokenizer.json"
-    if file.exists() and (names := settings_in(file, file.stat().st_mtime_ns)):
-        rule = f"an older version tokenized these texts with the {' and '.join(names)} of the tokenizer.json"
-        raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
+            setattr(tokenizer.model, name, None)
 
 
 @lru_cache(8)
@@ -92,8 +54,10 @@ def inside_text(tokenizer: Tokenizer) -> Tokenizer:
     copy = Tokenizer.from_str(json.dumps(content))
     copy.encode_special_tokens = tokenizer.encode_special_tokens  # which is not in the text of a tokenizer
     if not keeps_edges(copy):
-        rule = "adds or deletes white space where a text begins or ends, so that prompts cannot be put together"
-        raise DataError(f"tokenizer.json: {rule}; correct its normalizer")
+        raise DataError(
+            "tokenizer.json: adds or deletes white space where a text begins or ends, so that prompts cannot be put "
+            "together; correct its normalizer"
+        )
     return copy
 
 
@@ -130,14 +94,17 @@ def cut_text(text: str, tokenize: Tokenize) -> list[tuple[str, str]]:
 
 def find_cut(text: str, start: int, tokenize: Tokenize) -> tuple[int, int] | None:
     """Find the first cut from an index on that changes no token: the end of one piece and the start of the next."""
-    for boundary in islice(BOUNDARY.finditer(text, start, start + PIECE // 2), TRIES):
+    # none inside a run of spaces, whose tokens may depend on more of it than is compared
+    boundaries = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)").finditer(text, start, start + PIECE // 2)
+    n = 256  # characters on either side of a cut, whose tokens are compared
+    for boundary in islice(boundaries, 64):
         end = boundary.start()
-        left = tokenize(text[end - AROUND : end])
         choices = [end]
         if text[end] == " ":  # the tokenizer may add this space to the next piece by itself
             choices.append(end + 1)
         for after in choices:
-            if left + tokenize(text[after : after + AROUND]) == tokenize(text[end - AROUND : after + AROUND]):
+            parts = chain(tokenize(text[end - n : end]), tokenize(text[after : after + n]))
+            if [*parts] == tokenize(text[end - n : after + n]):
                 return end, after
     return None
 
@@ -153,13 +120,13 @@ def encode_texts(
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    run = tokenizer.encode_batch if with_spans else tokenizer.encode_batch_fast  # the fast one computes no offsets
+    encode_batch = tokenizer.encode_batch if with_spans else tokenizer.encode_batch_fast  # which computes no offsets
     pieces_of_texts = [cut_text(text, encode) for text in texts]
 
     def encode_pieces() -> Iterator[Encoding]:
-        pieces = [piece for piece, _ in chain.from_iterable(pieces_of_texts)]
-        for start in range(0, len(pieces), BATCH_PIECES):
-            yield from run(pieces[start : start + BATCH_PIECES], add_special_tokens=False)
+        pieces = (piece for piece, _ in chain.from_iterable(pieces_of_texts))
+        while batch := list(islice(pieces, 256)):
+            yield from encode_batch(batch, add_special_tokens=False)
 
     encodings = encode_pieces()
     for pieces in pieces_of_texts:

@@ -3,9 +3,7 @@
 A thread packs while a step computes: the step holds Python's lock only to queue its kernels.
 """
 
-import hashlib
 import itertools
-import json
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from torch import Tensor
 from lab.core.files import FileEntry
 from lab.core.launch import exchange, sum_over_ranks
 from lab.data.batch import Batch, to_batch
-from lab.data.config import DataConfig
+from lab.data.config import DataConfig, hash_json
 from lab.data.packing import PackSettings, PackStream, count_samples
 from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
@@ -28,12 +26,6 @@ from lab.data.selecting import Selection, read_token_types, sentence_ends
 from lab.data.shards import TokenStore, task_name
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
-
-N_PREFETCHED = 4  # packs that a thread makes ahead
-
-
-def hash_json(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def build_arrangement(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -95,12 +87,12 @@ class PackedData:
 
         Raises: DataError.
         """
-        files = {}
         listed = list_data(shard_folder(self.config))
-        if listed is not None:
-            files[TOKENIZER], shards = listed
-            for task, entries in enumerate(shards):
-                files |= {f"{task_name(task)}/{name}": entry for name, entry in entries.items()}
+        if listed is None:
+            return {}
+        files = {TOKENIZER: listed[0]}
+        for task, entries in enumerate(listed[1]):
+            files |= {f"{task_name(task)}/{name}": entry for name, entry in entries.items()}
         return files
 
     def digest(self) -> str:
@@ -156,22 +148,20 @@ class PackedData:
             return
         if not skip.selects:
             self.settings.skip = skip
-            if not skip.needs_sentences:
-                return
-        tokenizer = load_tokenizer(shard_folder(config))
-        ends = sentence_ends(tokenizer)
-        if not skip.selects:
-            self.settings.sentence_ends = ends
+        if not skip.needs_sentences:
             return
-        impactful = None
-        if self.token_types is not None or skip.by_types:
-            impactful = read_token_types(self.token_types or Path(skip.selection), tokenizer)
-        self.settings.selection = Selection(skip, config.window, ends, impactful)
+        tokenizer = load_tokenizer(shard_folder(config))
+        self.settings.sentence_ends = ends = sentence_ends(tokenizer)
+        if skip.selects:
+            impactful = None
+            if self.token_types is not None or skip.by_types:
+                impactful = read_token_types(self.token_types or Path(skip.selection), tokenizer)
+            self.settings.selection = Selection(skip, config.window, ends, impactful)
 
     def batches(self) -> Generator[Batch, None, None]:
         """Yield packs of this rank's streams in turn, without end; a thread packs them ahead."""
         streams = [self.stream(j) for j in self.numbers()]
-        return prefetch(map(to_batch, map(next, itertools.cycle(streams))), N_PREFETCHED)
+        return prefetch(map(to_batch, map(next, itertools.cycle(streams))), 4)
 
     def numbers(self) -> range:
         """Return the numbers of this rank's streams; ranks that share packs have the same."""
@@ -179,11 +169,9 @@ class PackedData:
         # ranks that share packs are neighbours: all of such a group have the same quotient
         return range(self.rank // shared, self.n_streams, self.world_size // shared)
 
-    def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
-        """Open a stream at its state, the saved one by default, or at its start."""
-        if states is None:
-            states = self.states
-        return PackStream(self.settings, index, states.get(index))
+    def stream(self, index: int) -> PackStream:
+        """Open a stream at its saved state, or at its start."""
+        return PackStream(self.settings, index, self.states.get(index))
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch that was trained on."""

@@ -27,10 +27,6 @@ from lab.evidence.weights import ByEvidence
 from lab.masks import Arrangement, TokenRun
 from lab.skip import BoolArray, Skip, skip_positions
 
-# a third number of the seed, without which a pack's weights would have the random numbers of its first sample
-OF_WEIGHTS = 1
-SavedState = Sequence[int] | np.ndarray  # of a stream, see `PackStream.state`
-
 
 @dataclass(eq=False)
 class Pack:
@@ -43,7 +39,7 @@ class Pack:
     that have a loss; None if all have. `n_bytes` are the targets' bytes in the original text, if the shards have them.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64, `n_bytes` float64 and `weights` bool as `tokens`; `state` int64
+    id 0; `distances` and `n_bytes` int64, `weights` bool as `tokens`; `state` int64
         (2 + look_ahead,) of the stream after this pack.
     """
 
@@ -83,7 +79,9 @@ class PackSettings:
 class PackStream:
     """One of the streams of packs, from its start or from a saved state."""
 
-    def __init__(self, settings: PackSettings, stream: int = 0, state: SavedState | None = None) -> None:
+    def __init__(
+        self, settings: PackSettings, stream: int = 0, state: Sequence[int] | np.ndarray | None = None
+    ) -> None:
         self.settings, self.stream = settings, stream
         self.n_packs = 0
         self.next_sample = stream
@@ -136,8 +134,10 @@ class PackStream:
         if settings.selection is not None:
             length = settings.selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))
         if length > settings.pack_tokens:
-            rule = f"must hold the longest segment, {length} tokens; use data.window or more"
-            raise ConfigError(f"train.micro_batch_tokens={settings.pack_tokens}: {rule}")
+            raise ConfigError(
+                f"train.micro_batch_tokens={settings.pack_tokens}: must be at least the longest segment, {length} "
+                "tokens; use data.window or more"
+            )
         self.buffer[sample] = segment, length
         insort(self.by_length, (length, -sample))
 
@@ -193,23 +193,23 @@ class PackStream:
             n_short = sum(len(run.tokens) < settings.selection.budget for run in runs)
             pack.selected = len(runs), n_unmatched, n_short
         if settings.bytes is not None:
-            pack.n_bytes = self._target_bytes(settings.bytes, segments)
+            parts = []
+            for start, length, _ in segments:
+                read = settings.bytes.read(start + 1, length)  # a target is the next token
+                parts.append(np.pad(read, (0, length - len(read))))  # the split's last token has none
+            pack.n_bytes = self._row(parts, 0)
         if settings.evidence is not None:
             pack.distances = settings.evidence.distances(pack.tokens, pack.targets, pack.lengths)
         if settings.weights is not None:
-            generator = np.random.default_rng([settings.seed, samples[0], OF_WEIGHTS])
-            pack.weights = weigh_by_evidence(settings.weights, pack, generator)
+            assert pack.distances is not None, "a run has an evidence method"
+            distances = pack.distances
+            if settings.weights.distance == "ids" and pack.position_ids is not None:
+                distances = in_ids(distances, pack.position_ids)
+            # without the third number of the seed the weights would have the random numbers of the first sample
+            generator = np.random.default_rng([settings.seed, samples[0], 1])
+            scored = pack.targets != IGNORE
+            pack.weights = scored & ~settings.weights.dropped(distances, scored, generator)
         return pack
-
-    def _target_bytes(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
-        """Read the bytes of the targets of segments, end to end."""
-        row = np.zeros(self.settings.pack_tokens)
-        begin = 0
-        for start, length, _ in segments:
-            read = numbers.read(start + 1, length)  # a target is the next token; the split's last token has none
-            row[begin : begin + len(read)] = read
-            begin += length
-        return row
 
 
 def read_segment(store: TokenStore, segment: Segment) -> tuple[IntArray, IntArray, IntArray]:
@@ -248,16 +248,6 @@ def count_samples(state: np.ndarray, stream: int, n_streams: int) -> int:
     return int((state[1] - stream) // n_streams - np.count_nonzero(state[2:] >= 0))
 
 
-def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
-    """Choose the targets of a pack that keep their loss."""
-    scored = pack.targets != IGNORE
-    assert pack.distances is not None, "a run has an evidence method"
-    distances = pack.distances
-    if weights.distance == "ids" and pack.position_ids is not None:
-        distances = in_ids(distances, pack.position_ids)
-    return scored & ~weights.dropped(distances, scored, generator)
-
-
 @dataclass(frozen=True, eq=False)
 class Windows:
     """Windows of text of one length; a target is the next token, or IGNORE across documents and if it is not scored.
@@ -283,9 +273,10 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
     """
     store = TokenStore.open(shard_folder(data), "held_out")
     if store.n_tokens // length < windows:
-        rule = f"the held-out documents hold {store.n_tokens // length} windows of {length} tokens"
-        fix = "lower it, shorten --length, raise data.held_out_frac, or use --text"
-        raise DataError(f"--windows={windows}: {rule}; {fix}")
+        raise DataError(
+            f"--windows={windows}: the held-out documents have {store.n_tokens // length} windows of {length} tokens; "
+            "lower it, shorten --length, raise data.held_out_frac, or use --text"
+        )
     segments = index_segments(store, "concatenated", length)
     all_tokens, all_targets = [], []
     for number in sample_segments(np.arange(windows), segments.n, seed).tolist():

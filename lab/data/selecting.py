@@ -22,7 +22,7 @@ Sentence selection: a sample is a fixed number of tokens of a longer text, in wh
 
     text        a long . | is x here . | and more . | x x . | so it y .      x and y are impactful tokens
     remaining              is x here .                x x .   so it y .
-    sample                 is x here .                        so it          budget 6, drawn: the 2nd, then the 5th
+    sample                 is x here .                        so it          budget 6, chosen: the 2nd, then the 5th
 
 1. A sentence without an impactful token is removed.
 2. The others are sampled, each at most once, until the budget is full; the last one is cut to fit.
@@ -31,17 +31,15 @@ Sentence selection: a sample is a fixed number of tokens of a longer text, in wh
 If fewer tokens remain than the budget, the sample is all of them. If no token of a text is impactful, all of its
 sentences remain, so that no text is dropped; such samples are counted.
 
-Source: arXiv:2409.00509, section 4.1, last paragraph, and Table 2, whose "Random T" draws from all sentences. The
+Source: arXiv:2409.00509, section 4.1, last paragraph, and Table 2, whose "Random T" samples from all sentences. The
 paper does not specify how sentences are chosen among those that remain or what happens to the last one: both are ours.
 """
-
-from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,11 +56,7 @@ from lab.skip import BoolArray, LongRecipe, skip_positions
 
 MARKS = ".!?\n"
 RESULT = "impact.json"  # written by eval.impact
-FIELD = "skip.selection"
-UNUSED = ("parser", "senter", "ner", "lemmatizer")  # pipeline components that do not change parts of speech
-PIECE = 2000  # tokens tagged at a time
 UNLABELLED, SPACE = "X", "SPACE"
-BREAK = "\n"  # replaces a special token, which has no text and separates texts
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 
@@ -92,38 +86,37 @@ def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) ->
 
     Shapes: impactful (vocab_size,), tokens (n_tokens,), lengths (n_sentences,) -> bool (n_sentences,).
     """
-    begins = np.cumsum(lengths) - lengths
-    return np.logical_or.reduceat(impactful[tokens], begins)
+    return np.logical_or.reduceat(impactful[tokens], np.cumsum(lengths) - lengths)
 
 
-def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:
-    """Draw from the sentences that remain and return how many tokens of each are kept: all, the first few, or none.
+def choose_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:
+    """Choose from the sentences that remain and return how many tokens of each are kept: all, the first few, or none.
 
     Shapes: (n_sentences,), (n_sentences,) -> int64 (n_sentences,).
     Example:
-        >>> draw_sentences(np.array([4, 3, 2]), np.array([True, False, True]), 5, np.random.default_rng(0))
+        >>> choose_sentences(np.array([4, 3, 2]), np.array([True, False, True]), 5, np.random.default_rng(0))
         array([4, 0, 1])
     """
     order = generator.permutation(np.flatnonzero(remaining))
     sizes = lengths[order]
-    # What is left of the budget before each draw: below 0, a sentence keeps no token.
+    # What is left of the budget before each choice: below 0, a sentence keeps no token.
     room = budget - (np.cumsum(sizes) - sizes)
-    drawn = np.zeros(len(lengths), dtype=np.int64)
-    drawn[order] = np.clip(room, 0, sizes)
-    return drawn
+    n_kept = np.zeros(len(lengths), dtype=np.int64)
+    n_kept[order] = np.clip(room, 0, sizes)
+    return n_kept
 
 
-def kept_indices(lengths: IntArray, drawn: IntArray) -> IntArray:
+def kept_indices(lengths: IntArray, n_kept: IntArray) -> IntArray:
     """List the indices in the text of the tokens that are kept, the first ones of each sentence.
 
-    Shapes: (n_sentences,), (n_sentences,) -> int64 (drawn.sum(),), rising.
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (n_kept.sum(),), rising.
     Example:
         >>> kept_indices(np.array([4, 3, 2]), np.array([4, 0, 1]))
         array([0, 1, 2, 3, 7])
     """
     begins = np.cumsum(lengths) - lengths
-    before = np.cumsum(drawn) - drawn
-    return np.arange(drawn.sum(), dtype=np.int64) + np.repeat(begins - before, drawn)
+    before = np.cumsum(n_kept) - n_kept
+    return np.arange(n_kept.sum(), dtype=np.int64) + np.repeat(begins - before, n_kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +154,9 @@ class Selection:
         Shapes: int64 (target_len,).
         """
         lengths, remaining, matched = self.sentences(tokens)
-        drawn = draw_sentences(lengths, remaining, self.budget, generator)
-        indices = kept_indices(lengths, drawn)
-        ids = skip_positions(self.config, len(indices), sentence_lengths=drawn[drawn > 0], generator=generator)
+        n_kept = choose_sentences(lengths, remaining, self.budget, generator)
+        indices = kept_indices(lengths, n_kept)
+        ids = skip_positions(self.config, len(indices), sentence_lengths=n_kept[n_kept > 0], generator=generator)
         # an excluded sentence is between two sampled tokens whose indices are not neighbours
         follows = np.diff(indices, append=-1) == 1
         return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids, matched=matched)
@@ -187,9 +180,9 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
         if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
             raise ValueError("its token_ids are none of this vocabulary")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{FIELD}={path}: is no result of impact ({error}); {made}") from error
+        raise ConfigError(f"skip.selection={path}: is no result of impact ({error}); {made}") from error
     if of != vocabulary_hash(tokenizer):
-        raise ConfigError(f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; {made}")
+        raise ConfigError(f"skip.selection={path}: was made with another tokenizer than data.tokenizer; {made}")
     types = np.zeros(size, dtype=np.bool_)
     types[ids] = True
     return types
@@ -230,10 +223,13 @@ def open_tagger(name: str) -> Any:
     except ImportError as error:
         raise MissingPackage("spacy", "--tagger", "pos") from error
     try:
-        return spacy.load(name, exclude=UNUSED)
+        # none of these components changes parts of speech
+        return spacy.load(name, exclude=("parser", "senter", "ner", "lemmatizer"))
     except (OSError, ValueError, ImportError) as error:
-        fix = "install one, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
-        raise ConfigError(f"--tagger={name}: cannot be opened ({first_line(error)}); {fix}") from error
+        raise ConfigError(
+            f"--tagger={name}: cannot be opened ({first_line(error)}); install one, for instance en_core_web_sm by "
+            "python -m spacy download, or name the folder of one"
+        ) from error
 
 
 def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | None]) -> dict[int, str]:
@@ -244,29 +240,25 @@ def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | Non
     Shapes: rows of (n_tokens,).
     Raises: ConfigError for a pipeline that labels nothing.
     """
-    spelled = [BREAK if text is None else text for text in texts]
     counts: dict[int, Counter[str]] = defaultdict(Counter)
-    n_labels: Counter[str] = Counter()
-    pieces: list[list[int]] = []
-    words: list[list[str]] = []
+    spelled = ["\n" if text is None else text for text in texts]  # a special token separates texts
+    pieces = []
     for row in rows:
-        for start in range(0, len(row), PIECE):
-            piece = row[start : start + PIECE].tolist()
-            pieces.append(piece)
-            words.append([spelled[token] for token in piece])
-    documents = tagger.pipe(map("".join, words))
-    for piece, piece_words, document in zip(pieces, words, documents, strict=True):
-        for token, label in zip(piece, align_labels(piece_words, document), strict=True):
+        for piece in np.split(row, range(2000, len(row), 2000)):
+            words = [spelled[token] for token in piece]
+            pieces.append(("".join(words), (piece.tolist(), words)))
+    for document, (tokens, words) in tagger.pipe(pieces, as_tuples=True):
+        for token, label in zip(tokens, align_labels(words, document), strict=True):
             if texts[token] is not None:
                 counts[token][label] += 1
-                n_labels[label] += 1
-    if n_labels.keys() <= {UNLABELLED, SPACE}:
-        fix = "give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
-        raise ConfigError(f"--tagger: labels no part of speech; {fix}")
     labels = {}
     for token, numbers in counts.items():
         labels[token] = min(numbers, key=lambda label: (-numbers[label], label))
-    return labels
+    if not {UNLABELLED, SPACE}.issuperset(chain.from_iterable(counts.values())):
+        return labels
+    raise ConfigError(
+        "--tagger: labels no part of speech; give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
+    )
 
 
 def align_labels(words: Sequence[str], document: Any) -> Iterator[str]:

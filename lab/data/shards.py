@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from lab.core.errors import DataError
 from lab.core.files import FileEntry, check_sizes
-from lab.data.encoding import check_tokenizer
+from lab.core.schema import adapter
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
 RESTORE = "restore it, or delete the folder and prepare again"
@@ -68,9 +68,6 @@ class PreparedFolder(TypedDict):
     files: dict[str, FileEntry]
 
 
-READ_MANIFEST, READ_PREPARED = TypeAdapter(Manifest), TypeAdapter(PreparedFolder)
-
-
 def task_name(task: int) -> str:
     return f"task-{task:05d}"
 
@@ -83,26 +80,26 @@ def suggest_repair(shard: Path) -> str:
     return f"restore it, or delete {shard} and run probe-lab prepare again"
 
 
-def read(path: Path, reader: TypeAdapter[Record], fix: str) -> Record:
+def read_record(path: Path, shape: type[Record], fix: str) -> Record:
     """Read a record.
 
     Raises: DataError, also for one of another shape.
     """
     try:
-        # strict: a number that is written as a string is a error, not a number
-        return reader.validate_json(path.read_bytes(), strict=True)
-    except ValidationError as error:
-        raise DataError(f"{path}: cannot be read ({error.errors()[0]['msg']}); {fix}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); {fix}") from error
+        # strict: a number that is written as a string is an error, not a number
+        record: Record = adapter(shape).validate_json(path.read_bytes(), strict=True)
+        return record
+    except (ValidationError, OSError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise DataError(f"{path}: cannot be read ({reason}); {fix}") from error
 
 
-def read_manifest(shard: Path) -> Manifest:
+def read_shard_manifest(shard: Path) -> Manifest:
     """Read a shard's manifest.
 
     Raises: DataError, also if it belongs to another shard.
     """
-    manifest = read(shard / MANIFEST, READ_MANIFEST, suggest_repair(shard))
+    manifest = read_record(shard / MANIFEST, Manifest, suggest_repair(shard))
     if manifest["task"] != shard.name:
         raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {suggest_repair(shard)}")
     return manifest
@@ -114,7 +111,7 @@ def read_prepared(folder: Path) -> PreparedFolder | None:
     Raises: DataError.
     """
     path = folder / PREPARED
-    return read(path, READ_PREPARED, RESTORE) if path.exists() else None
+    return read_record(path, PreparedFolder, RESTORE) if path.exists() else None
 
 
 def read_manifests(folder: Path) -> dict[Path, Manifest]:
@@ -133,18 +130,19 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
         raise DataError(f"{path}: {rule}")
     manifests = {}
     for path in tasks:
-        manifests[path] = manifest = read_manifest(path)
+        manifests[path] = manifest = read_shard_manifest(path)
         if record is not None and manifest["name"] != record["name"]:
             raise DataError(
                 f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {suggest_repair(path)}"
             )
         if "train.scored.bin" in manifest["files"] and "encoding" not in manifest:
-            rule = "an older version encoded the turns or tags of its documents alone, which changes the tokens"
-            raise DataError(f"{path}: {rule}; delete {folder} and prepare again")
+            raise DataError(
+                f"{path}: an older version encoded the turns or tags of its documents alone, which changes the tokens; "
+                f"delete {folder} and prepare again"
+            )
         check_sizes(path, manifest["files"], suggest_repair(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
-    check_tokenizer(folder)
     return manifests
 
 
@@ -179,14 +177,14 @@ class Shard:
         for folder, manifest in manifests.items():
             if not manifest["splits"][split]["tokens"]:
                 continue
-            maps: dict[str, Any] = {}
+            maps: dict[str, np.ndarray] = {}
             types = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
-            for kind, dtype in types.items():
-                name = f"{split}.{kind}.bin"
+            for array, dtype in types.items():
+                name = f"{split}.{array}.bin"
                 if name in manifest["files"]:
                     try:
                         # slices of an ndarray are made faster than those of a memmap
-                        maps[kind] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
+                        maps[array] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
                     except OSError as error:  # a map that finds too many open files does not name its own
                         error.filename = folder / name
                         raise
@@ -231,12 +229,15 @@ class TokenStore:
         """
         manifests = read_manifests(folder)
         if not manifests:
-            fix = "run probe-lab prepare, copy the shards there, or name another text where a command takes one"
-            raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {fix}")
+            raise DataError(
+                f"{folder.absolute()}: contains no shards, which this command needs; run probe-lab prepare, copy the "
+                "shards there, or name another text where a command takes one"
+            )
         shards = Shard.open_all(manifests, split)
         if not shards:
-            fix = "raise data.held_out_frac, give more documents, or set probe to null"
-            raise DataError(f"{folder}: no {split} documents; {fix}")
+            raise DataError(
+                f"{folder}: no {split} documents; raise data.held_out_frac, give more documents, or set probe to null"
+            )
         return cls(shards)
 
     def parts(self, start: int, length: int) -> Iterable[tuple[Shard, int]]:
@@ -250,9 +251,9 @@ class TokenStore:
                 break
             yield shard, start - begin
 
-    def read(self, start: int, length: int, kind: Literal["tokens", "scored"] = "tokens") -> np.ndarray:
+    def read(self, start: int, length: int, array: Literal["tokens", "scored"] = "tokens") -> np.ndarray:
         """Read `length` tokens, or their marks, from index `start`, across shards; fewer at the end of the split."""
-        parts = [getattr(shard, kind)[max(at, 0) : at + length] for shard, at in self.parts(start, length)]
+        parts = [getattr(shard, array)[max(at, 0) : at + length] for shard, at in self.parts(start, length)]
         if len(parts) == 1:
             return parts[0]  # a view without a copy, in nearly every call
         return np.concatenate(parts or [np.zeros(0, np.int64)])

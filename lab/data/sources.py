@@ -14,14 +14,13 @@ from lab.core.errors import DataError, DiskError, first_line
 from lab.core.files import FileEntry, read_object, sha256, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.shards import read_manifest, shards_in
+from lab.data.shards import read_shard_manifest, shards_in
 from lab.data.text_files import Listing, find_root
+from lab.data.tokenizer import compare_tokenizer
 
 INPUTS = "inputs.json"
 BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
 TIMES = ".modified.json"  # of the sources, in nanoseconds by name
-WAIT_S = 10.0  # for the hub
-SHOWN = 3  # names in a message
 PREPARE_AGAIN = "delete the folder and prepare again"
 
 
@@ -77,10 +76,8 @@ def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
     return Listing(inputs, module=builder["module"], options=builder["options"])
 
 
-def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
+def check_sources(config: DataConfig, folder: Path) -> None:
     """Reject shards whose sources have changed, or print that the changes are accepted or cannot be compared.
-
-    `others` are further differences.
 
     Raises: DataError.
     """
@@ -88,58 +85,59 @@ def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
         return
     path = getattr(config.corpus, "path", None)
     setting = f"data.corpus.path={path}"
-    differences = others
+    differences = compare_tokenizer(config, folder)
     if path is None:
         repository = str(getattr(config.corpus, "repository", None))
         setting = f"data.corpus.repository={repository}"
-        differences = [*compare_commit(repository, folder), *others]
+        differences += compare_commit(repository, folder)
     elif find_root(path).exists():
-        differences = [*compare_files(config, folder), *others]
+        differences += find_changed_files(config, folder)
     else:
         show(f"data: {find_root(path)} is not here, so that the shards are not compared with their sources")
     if not differences:
         return
-    rule = f"{', '.join(differences[:SHOWN])} ({len(differences):,} in all) since {folder} was prepared"
-    if config.changed_sources == "accept":
-        show(f"{setting}: {rule}; accepted by data.changed_sources")
-        return
-    fix = "delete that folder and prepare again, or set data.changed_sources=accept to train on its shards"
-    raise DataError(f"{setting}: {rule}; {fix}")
+    changes = f"{setting}: {', '.join(differences[:3])} ({len(differences):,} in all) since {folder} was prepared"
+    if config.changed_sources == "reject":
+        raise DataError(
+            f"{changes}; delete that folder and prepare again, or set data.changed_sources=accept to train on its "
+            "shards"
+        )
+    show(f"{changes}; accepted by data.changed_sources")
 
 
-def compare_files(config: DataConfig, folder: Path) -> list[str]:
+def find_changed_files(config: DataConfig, folder: Path) -> list[str]:
     """List the files that were added, removed or changed; a file of the same size and time is taken as the same."""
     recorded: dict[str, FileEntry] = {}
     for shard in shards_in(folder):
-        recorded |= read_manifest(shard).get("inputs", {})
+        recorded |= read_shard_manifest(shard).get("inputs", {})
     try:
         listing = open_corpus(config).listing
     except DataError as error:  # no file is left, or one cannot be read
         return [first_line(error).replace("; ", ", ")]
-    root, now = listing.root, listing.files
-    assert root is not None, "the names of files on disk begin at a root"
-    if not recorded:  # shards of older versions, without hashes
+    root, sizes = listing.root, listing.files
+    if root is None or not recorded:  # shards of older versions lack hashes
         return []
-    changes = [(name, "was added") for name in sorted(now.keys() - recorded.keys())]
-    changes += [(name, "was removed") for name in sorted(recorded.keys() - now.keys())]
-    same_size = []
-    for name in sorted(now.keys() & recorded.keys()):
-        if now[name] != recorded[name]["bytes"]:
-            changes.append((name, "has another size"))
-        else:
-            same_size.append(name)
     known: dict[str, int] = {}
     with suppress(DataError):  # without recorded times all files are hashed once
         known = read_object(folder / TIMES, DataError, "")
-    times = read_times(root, same_size)
-    for name, time in times.items():
-        if known.get(name) != time and sha256(root / name) != recorded[name]["sha256"]:
-            changes.append((name, "was rewritten"))
+    times = read_times(root, sizes)
+    changes = []
+    for name in sorted(sizes.keys() | recorded.keys()):
+        change = ""
+        if name not in recorded:
+            change = "was added"
+        elif name not in sizes:
+            change = "was removed"
+        elif sizes[name] != recorded[name]["bytes"]:
+            change = "has another size"
+        elif known.get(name) != times[name] and sha256(root / name) != recorded[name]["sha256"]:
+            change = "was rewritten"
+        if change:  # a corpus that is one file has the name "." in its listing
+            changes.append(f"{root.name if name == '.' else name} {change}")
     if not changes and times != known:
         with suppress(OSError, DiskError):  # a run may read a folder that it cannot write to
             write_json(folder / TIMES, times)
-    # a corpus that is one file has the name "." in its listing
-    return [f"{root.name if name == '.' else name} {change}" for name, change in changes]
+    return changes
 
 
 def compare_commit(repository: str, folder: Path) -> list[str]:
@@ -149,7 +147,7 @@ def compare_commit(repository: str, folder: Path) -> list[str]:
     try:
         from huggingface_hub import HfApi
 
-        now = str(HfApi().dataset_info(repository, timeout=WAIT_S).sha)
+        now = str(HfApi().dataset_info(repository, timeout=10.0).sha)
     except Exception as error:  # the library raises many types for a network that is absent
         show(f"data: {repository} cannot be compared with the hub ({first_line(error)}); training goes on")
         return []

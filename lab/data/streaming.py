@@ -24,16 +24,9 @@ from lab.core.errors import DataError, LabError, MissingPackage
 from lab.core.files import read_object
 from lab.core.types import Row
 from lab.data.config import Dataset
-from lab.data.text_files import Listing, find_files, find_root, parse_object, reading, type_of
+from lab.data.text_files import Listing, Options, find_files, find_root, open_decompressed, parse_object, type_of
 
-HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file
-TEMPORARY = (408, 429, 500, 502, 503, 504)  # of HTTP
-DELAYS_S = (1, 2, 4, 8, 16, 32, 64, 64, 64, 64)  # between tries to list; the hub counts requests in windows of 300 s
-OTHER_SPLITS = "of other splits"
-NO_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")  # of a builder's config
-LONGEST_REASON = 300  # characters of what the library says, which may list the names to choose from
-SAVED_STATE = "state.json"  # of save_to_disk
 
 
 def import_datasets() -> Any:
@@ -64,27 +57,24 @@ def list_dataset(corpus: Dataset) -> Listing:
     builder = open_builder(corpus)
     from datasets.utils.file_utils import xgetsize
 
-    sizes: dict[str, int] = {}
-    others = set()
+    splits: dict[str, dict[str, str]] = {}  # the address of each file
     for split, urls in builder.config.data_files.items():
-        for url in sorted(urls):
-            if str(split) == corpus.split:
-                # the client of the hub has kept the sizes of its listing
-                sizes[name_file(url, root)] = xgetsize(url)
-            else:
-                others.add(name_file(url, root))
-    if not sizes:
-        rule = f"no such split in {corpus.label}"
-        splits = ", ".join(str(split) for split in builder.config.data_files)
-        raise DataError(f"data.corpus.split={corpus.split}: {rule}; use one of: {splits}")
-    others -= sizes.keys()
-    skipped[OTHER_SPLITS] = len(others)
+        splits[str(split)] = {name_file(url, root): url for url in sorted(urls)}
+    if not splits.get(corpus.split):
+        raise DataError(
+            f"data.corpus.split={corpus.split}: no such split in {corpus.label}; use one of: {', '.join(splits)}"
+        )
+    # the client of the hub has kept the sizes of its listing
+    sizes: dict[str, int] = {name: xgetsize(url) for name, url in splits[corpus.split].items()}
+    others = set().union(*splits.values()) - sizes.keys()
+    skipped["of other splits"] = len(others)
     for file in found:
         name = str(file.relative_to(str(root)))
         if name not in sizes and name not in others:
             skipped[type_of(file)] += 1
     module = type(builder).__module__.rpartition(".")[2]
-    options = {name: value for name, value in vars(builder.config).items() if name not in NO_OPTIONS}
+    no_options = ("name", "version", "data_dir", "data_files", "description", "features")
+    options = {name: value for name, value in vars(builder.config).items() if name not in no_options}
     if options.get("encoding") == "utf-8":
         options["encoding"] = "utf-8-sig"  # a byte order mark is no text
     if module == "csv":
@@ -98,7 +88,7 @@ def name_file(url: str, root: Path | None) -> str:
     """Return the name of a listed file: COMMIT/PATH on the hub, or a path below the folder `root`."""
     if root is not None:
         return str(Path(url).relative_to(root.resolve()))
-    match = HUB_FILE.fullmatch(url)
+    match = re.fullmatch("hf://datasets/.+?@([^/]+/.+)", url)
     assert match, "the library resolves the names of a hub's files at one commit"
     return match[1]
 
@@ -119,14 +109,16 @@ def open_builder(corpus: Dataset) -> Any:
 
     client: Any = utils
     source, data_files = find_source(corpus)
-    for delay_s in (*DELAYS_S, None):
+    # the hub counts requests in windows of 300 s
+    for delay_s in (1, 2, 4, 8, 16, 32, 64, 64, 64, 64, None):
         try:
             # the library wants a folder for a cache, of which streaming needs nothing afterwards
             with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
                 return datasets.load_dataset_builder(source, corpus.config, data_files=data_files, cache_dir=cache)
         except Exception as error:  # the library raises many types for a wrong name or file, or a network
             status = getattr(getattr(error, "response", None), "status_code", None)
-            is_temporary = status in TEMPORARY or isinstance(error, client.httpx.TransportError)
+            temporary = (408, 429, 500, 502, 503, 504)
+            is_temporary = status in temporary or isinstance(error, client.httpx.TransportError)
             if delay_s is None or not is_temporary:
                 fix = "set data.corpus.config to one of its configurations, correct the name, or check the network"
                 raise make_error(corpus, "cannot be listed", error, fix) from error
@@ -144,23 +136,25 @@ def find_source(corpus: Dataset) -> tuple[str, Any]:
         return f"hf://datasets/{corpus.repository}", None
     folder = find_folder(corpus.path)
     if has_magic(str(find_root(corpus.path).resolve())):
-        rule = "the datasets library takes *, ? or [ in the name of a file or folder for a pattern"
-        raise DataError(f"data.corpus.path={corpus.path}: {rule}; rename it")
+        raise DataError(
+            f"data.corpus.path={corpus.path}: the datasets library takes *, ? or [ in the name of a file or folder for "
+            "a pattern; rename it"
+        )
     if not folder.is_dir():
         raise DataError(f"data.corpus.path={corpus.path}: no such file or folder; name a folder of tables")
     if folder != Path(corpus.path):
         return str(folder.resolve()), str(Path(corpus.path).relative_to(folder))
     for saved in (folder / corpus.split, folder):  # save_to_disk writes a folder for each split, or only one split
-        if (saved / SAVED_STATE).exists():
+        if (state := saved / "state.json").exists():
             # the state names the files in use: other .arrow files are left from earlier states
-            entries = read_object(saved / SAVED_STATE, DataError, "save the data set again")["_data_files"]
+            entries = read_object(state, DataError, "save the data set again")["_data_files"]
             return "arrow", {corpus.split: [str(saved.resolve() / entry["filename"]) for entry in entries]}
     return str(folder.resolve()), None
 
 
 def make_error(corpus: Dataset, rule: str, error: BaseException, fix: str) -> DataError:
     setting = f"repository={corpus.repository}" if corpus.path is None else f"path={corpus.path}"
-    reason = textwrap.shorten(str(error), LONGEST_REASON)
+    reason = textwrap.shorten(str(error), 300)  # the library may list all names to choose from
     return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {fix}")
 
 
@@ -186,7 +180,7 @@ def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row | 
         raise make_error(corpus, rule, error, fix) from error
 
 
-def stream_objects(url: str, storage: dict[str, Any]) -> Iterator[Row | str]:
+def stream_objects(url: str, storage: Options) -> Iterator[Row | str]:
     """Stream a file of JSON: an object in each line, or a list of objects or texts.
 
     The library would change the texts of a column that has other values, too, or only texts that look like dates.
@@ -204,7 +198,7 @@ def stream_objects(url: str, storage: dict[str, Any]) -> Iterator[Row | str]:
                 yield from map(parse_object, filter(bytes.strip, file))
 
 
-def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: dict[str, Any]) -> Iterator[Row]:
+def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: Options) -> Iterator[Row]:
     """Stream a file by the library's reader of its type, with the columns that the corpus's settings name."""
     datasets = import_datasets()
     from datasets.data_files import DataFilesDict, DataFilesList
@@ -230,11 +224,11 @@ def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: dict[str
                 yield dict.fromkeys(table.column_names) | features.decode_example(row)
 
 
-def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, dict[str, Any]]:
+def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, Options]:
     """Return the address of a listed file, and the options of the file system that reads it."""
     if listing.root is not None:
         path = listing.root.resolve() / name
-        with reading(path) as file:  # rejects one that cannot be opened
+        with open_decompressed(path) as file:  # rejects one that cannot be opened
             # The library ends a truncated file without an error. To decompress it once before takes 0.1% of a task:
             # 0.007 of 6.2 s of CPU time for 9 MB of text and a BPE of 8,192 tokens.
             while path.suffix.lower() == ".zst" and file.read(BLOCK_BYTES):

@@ -26,6 +26,7 @@ from lab.core.files import on_disk, walk
 from lab.core.launch import read_launch
 from lab.core.types import Row
 
+Options = dict[str, Any]  # of a reader, by name
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -39,7 +40,6 @@ LINES = add_compressions(".jsonl", ".ndjson")
 ROWS = (*LINES, ".parquet")  # one document per row
 OBJECTS = add_compressions(".json")  # one row each
 ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
-HIDDEN = "hidden"
 NOT_UTF8 = "not UTF-8"
 # readers of compressed files and of .parquet raise all of these for a truncated or corrupt file
 BROKEN = (OSError, ValueError, EOFError, NotImplementedError, zlib.error, lzma.LZMAError)
@@ -58,11 +58,7 @@ class Listing:
     skipped: Counter[str] = field(default_factory=Counter)
     root: Path | None = None
     module: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def names(self, task: int, n_tasks: int) -> list[str]:
-        """Return the files of a task: every n-th, so that a task reads from all folders."""
-        return list(self.files)[task::n_tasks]
+    options: Options = field(default_factory=dict)
 
 
 def has_suffix(path: Path | str, suffixes: tuple[str, ...]) -> bool:
@@ -79,12 +75,14 @@ def list_files(path: str, suffixes: tuple[str, ...]) -> Listing:
     if not files:
         rule = "no such file or folder"
         if root.exists():
-            rule = f"no file to read, but {describe(skipped) or 'nothing else'}"
-        fix = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"
-        raise DataError(f"data.corpus.path={path}: {rule}; {fix}")
+            rule = f"no file to read, but {describe_skipped(skipped) or 'nothing else'}"
+        raise DataError(
+            f"data.corpus.path={path}: {rule}; name one, or a pattern such as texts/*.md; data.corpus.name=dataset "
+            "reads other formats"
+        )
     for file in files:
         if not is_text(str(file)):
-            raise DataError(f"data.corpus.path={path}: holds {file.name!a}, no name in UTF-8; rename the file")
+            raise DataError(f"data.corpus.path={path}: contains {file.name!a}, no name in UTF-8; rename the file")
     return Listing(read_sizes(files, root), skipped, root)
 
 
@@ -130,7 +128,7 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
     # sorted, because the order of files decides which documents a task reads, on every machine
     for candidate in sorted(candidates):
         if is_hidden(candidate.relative_to(root)):
-            skipped[HIDDEN] += candidate.is_file()
+            skipped["hidden"] += candidate.is_file()
         elif candidate.is_file():
             if has_suffix(candidate, suffixes):
                 files.append(candidate)
@@ -167,11 +165,11 @@ def type_of(path: Path) -> str:
     return suffix or "without a suffix"
 
 
-def describe(skipped: Counter[str]) -> str:
+def describe_skipped(skipped: Counter[str]) -> str:
     """Write how many files of each type are skipped.
 
     Example:
-        >>> describe(Counter({".csv": 1200, "hidden": 1}))
+        >>> describe_skipped(Counter({".csv": 1200, "hidden": 1}))
         '1,200 .csv, 1 hidden'
     """
     return ", ".join(f"{n:,} {name}" for name, n in sorted(skipped.items()) if n)
@@ -191,7 +189,7 @@ def is_text(text: str) -> bool:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[IO[bytes]]:
+def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read its content, decompressed.
 
     Raises: DataError for a truncated or broken file, DiskError for one that cannot be opened, MissingPackage.
@@ -229,14 +227,14 @@ def import_pyarrow(suffix: str) -> Any:
     return pyarrow
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, Row | str]]:
+def read_file_rows(path: Path) -> Iterator[tuple[int, Row | str]]:
     """Read the rows of a file with their line numbers; a string is the reason why there is no row.
 
     A file of plain text is one row with its content in `text`, at line 0.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
-    with reading(path) as file:
+    with open_decompressed(path) as file:
         if has_suffix(path, LINES):
             for number, line in enumerate(file, start=1):
                 if line.strip():
@@ -275,12 +273,12 @@ def read_texts(path: Path, field: str) -> list[str]:
     if not path.is_file():
         files, skipped = find_files(path, (*PLAIN, *ROWS, *OBJECTS))
     if not files:
-        raise DataError(f"{field}={path}: no such file ({describe(skipped) or 'nothing'} there); {types}")
+        raise DataError(f"{field}={path}: no such file ({describe_skipped(skipped) or 'nothing'} there); {types}")
     if skipped:
-        report_skipped(f"{field}={path}: files read: {len(files):,}; skipped: {describe(skipped)}")
+        report_skipped(f"{field}={path}: files read: {len(files):,}; skipped: {describe_skipped(skipped)}")
     texts: list[str] = []
     for file in files:
-        for number, row in read_rows(file):
+        for number, row in read_file_rows(file):
             text = row.get("text") if isinstance(row, dict) else None
             if not isinstance(text, str) or not is_text(text):
                 line = f" in line {number:,}" if number else ""
@@ -290,7 +288,7 @@ def read_texts(path: Path, field: str) -> list[str]:
             if text.strip() or number:
                 texts.append(text)
     if not any(text.strip() for text in texts):
-        raise DataError(f"{field}={path}: holds no text; {types}")
+        raise DataError(f"{field}={path}: contains no text; {types}")
     return texts
 
 

@@ -1,7 +1,6 @@
 """Tokenizers: any tokenizer.json, or a byte-pair encoding trained on the corpus."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -13,17 +12,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from lab.core.errors import DataError
 from lab.core.files import write_atomic
 from lab.data import synthetic
-from lab.data.config import Bpe, DataConfig
+from lab.data.config import Bpe, DataConfig, hash_json
 from lab.data.corpora import Reader, TextDocument
-from lab.data.encoding import cut_text, own_settings, read_unchanged
+from lab.data.encoding import cut_text, switch_off_extras
 from lab.data.shards import SPLITS, Split
 
 TOKENIZER = "tokenizer.json"
-SAMPLE_CHARACTERS = 10_000_000  # of one document, on which a tokenizer is trained
-HASH_BYTES = 8
 LONGEST_WORD = 1000  # characters, on which a tokenizer is trained; longer ones are cut
-# what any longer word contains: words have no space behind their first character, or nothing but white space
-LONG_WORD = re.compile(rf"[^ ]{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}")
 BOS, EOS = "<bos>", "<eos>"
 # words with their leading space, single digits, punctuation, white space: numbers are split into digits
 PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
@@ -52,7 +47,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     def cut_texts() -> Iterator[str]:
         for text in texts:
             for piece, _ in cut_text(text, split_words):
-                if LONG_WORD.search(piece):
+                # words have no space behind their first character, or nothing but white space
+                if re.search(rf"[^ ]{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", piece):
                     yield from cut_words(piece)
                 else:
                     yield piece
@@ -77,9 +73,10 @@ def tokenizer_file(path: Path) -> Path:
     """
     file = path / TOKENIZER if path.is_dir() else path
     if not file.is_file():
-        get = f"hf download meta-llama/Meta-Llama-3-8B tokenizer.json --local-dir {path}"
-        rule = "no such file; name a tokenizer.json or a folder with one"
-        raise DataError(f"data.tokenizer.path={path}: {rule}; Llama-3's comes by {get}")
+        raise DataError(
+            f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one; Llama-3's comes by "
+            f"hf download meta-llama/Meta-Llama-3-8B tokenizer.json --local-dir {path}"
+        )
     return file
 
 
@@ -91,7 +88,11 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
 
     Raises: DataError for a missing or broken file.
     """
-    tokenizer = read_unchanged(tokenizer_file(path))
+    file = tokenizer_file(path)
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for every broken file
+        raise DataError(f"data.tokenizer.path={file}: not a tokenizer.json ({error}); save it again") from error
     if not tokenizer.get_vocab_size():
         raise DataError(f"data.tokenizer.path={path}: has no tokens; save it again")
     for added in tokenizer.get_added_tokens_decoder().values():
@@ -100,8 +101,7 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
             added.special = True
             tokenizer.add_special_tokens([added])
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
-    for switch_off in own_settings(tokenizer).values():
-        switch_off()
+    switch_off_extras(tokenizer)
     return tokenizer
 
 
@@ -145,8 +145,7 @@ def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 def vocabulary_hash(tokenizer: Tokenizer) -> str:
     """Hash the vocabulary, every token with its id, in hexadecimal; equal hashes mean interchangeable ids."""
-    entries = sorted(tokenizer.get_vocab().items())
-    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    return hash_json(sorted(tokenizer.get_vocab().items()))
 
 
 def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokenizer:
@@ -159,12 +158,11 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        documents = read_documents(config, reader)
-        texts = (text[:SAMPLE_CHARACTERS] for text, split in documents if split == "train")
+        documents = split_documents(config, reader)
+        texts = (text[:10_000_000] for text, split in documents if split == "train")
         sample: Iterable[str] = islice(texts, config.sample_documents)
-        if isinstance(
-            config.corpus, synthetic.Synthetic
-        ):  # a sample of short documents may lack the needle test's words
+        if isinstance(config.corpus, synthetic.Synthetic):
+            # a sample of short documents may lack the needle test's words
             sample = chain([synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION], sample)
         tokenizer = train_bpe(sample, choice.vocab_size)
     else:
@@ -173,7 +171,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     return tokenizer
 
 
-def read_documents(config: DataConfig, reader: Reader) -> Iterator[tuple[str, Split]]:
+def split_documents(config: DataConfig, reader: Reader) -> Iterator[tuple[str, Split]]:
     """Read the texts of all documents of a corpus, each with its split."""
     for task in range(reader.n_tasks):
         for item in reader.read(task):
@@ -205,6 +203,5 @@ def compare_tokenizer(config: DataConfig, folder: Path) -> list[str]:
 
 def assign_split(text: str, held_out_frac: float) -> Split:
     """Assign a text to a split by its hash, so that duplicates share a split."""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
-    is_held_out = int.from_bytes(digest, "little") < int(held_out_frac * 2 ** (8 * HASH_BYTES))
-    return SPLITS[is_held_out]
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2**64)]

@@ -10,10 +10,8 @@ alone, none of less than 10,000 tokens, longer ones split to at most 16,384. Fas
 classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -23,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from lab.core.errors import DiskError
 from lab.core.files import FileEntry, build_manifest, free_bytes, name_temporary, publish_folder, write_json
-from lab.data.chat import UNSCORED, Parts
+from lab.data.chat import UNSCORED, Parts, join_parts
 from lab.data.config import Conversations, DataConfig
 from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.encoding import count_bytes, encode_texts, mark_tokens
@@ -32,9 +30,7 @@ from lab.data.sources import hash_sources, read_times
 from lab.data.text_files import COMPRESSIONS, Listing, has_suffix
 from lab.data.tokenizer import assign_split, load_tokenizer, n_ids, special_ends
 
-PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
 PACKED_TOKENS = 0.7  # in a byte of a compressed file: SlimPajama has 627B in 895 GB
-PLAIN_TOKENS = 0.2  # in a byte of any other file
 BATCH_DOCUMENTS = 256
 
 
@@ -46,20 +42,19 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     times: dict[str, int] = {}
     if listing.root is not None:
         # before the files are read, so that a change of one meanwhile is found
-        times = read_times(listing.root, listing.names(task, reader.n_tasks))
+        times = read_times(listing.root, list(listing.files)[task :: reader.n_tasks])
     marks_scored = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     final = folder / task_name(task)
     writer = TokenShardWriter(name_temporary(final), dtype, name=config.shard_name, marks_scored=marks_scored)
     before = np.array(special_ends(tokenizer)[0], dtype=np.uint32)
 
-    def count(parts: Parts) -> int:
-        text = "".join(text for text, _ in parts)
-        n_tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
+    def count_tokens(parts: Parts) -> int:
+        n_tokens = len(tokenizer.encode(join_parts(parts), add_special_tokens=False).ids)
         return len(before) + n_tokens + 1  # the end of the document
 
     if isinstance(config.corpus, Conversations):
-        items = cut_samples(config.corpus, items, count)
+        items = cut_samples(config.corpus, items, count_tokens)
     while batch := list(islice(items, BATCH_DOCUMENTS)):
         documents: list[tuple[TextDocument, Split, Parts]] = []
         texts: dict[Split, list[str]] = {split: [] for split in SPLITS}
@@ -72,12 +67,12 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
             if config.tags:
                 parts = ((f"{item.source}\n", False), *parts)
             documents.append((item, split, parts))
-            texts[split].append("".join(text for text, _ in parts))
-        # all texts of a batch are encoded in parallel; spans are computed, at a cost, of the split that needs them
-        encoded = {
-            "train": encode_texts(tokenizer, texts["train"], with_spans=marks_scored),
-            "held_out": encode_texts(tokenizer, texts["held_out"], with_spans=True),
-        }
+            texts[split].append(join_parts(parts))
+        encoded = {}
+        for split in SPLITS:
+            # all texts of a batch are encoded in parallel; spans are computed, at a cost, of the split that needs them
+            with_spans = marks_scored or split == "held_out"
+            encoded[split] = encode_texts(tokenizer, texts[split], with_spans=with_spans)
         for document, split, parts in documents:
             ids, spans = next(encoded[split])
             if eos in ids:
@@ -85,12 +80,13 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
                 writer.skips["spells data.tokenizer.eos"] += 1
                 continue
             ends = (len(before), 1)  # special tokens, which are scored, before and after the text
-            marks = n_bytes = None
+            marks: ArrayLike = True
+            n_bytes = None
             if spans is not None:
                 # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
                 marks = np.pad(mark_tokens(spans, parts), ends, constant_values=True)
             if spans is not None and split == "held_out":
-                whole = "".join(text for text, _ in parts)
+                whole = join_parts(parts)
                 n_bytes = np.pad(count_bytes(spans, whole, len(whole) - len(document.text)), ends)
             writer.add(split, np.concatenate([before, ids, np.array([eos])]), document.source, marks, n_bytes)
     if listing.root is not None:
@@ -113,9 +109,9 @@ class TokenShardWriter:
         self.skips: Counter[str] = Counter()
         self.inputs: dict[str, FileEntry] = {}
 
-    def write(self, split: Split, kind: str, values: ArrayLike, dtype: str) -> None:
+    def write(self, split: Split, array: str, values: ArrayLike, dtype: str) -> None:
         """Append values to a file of the shard, which the first call opens."""
-        name = f"{split}.{kind}.bin"
+        name = f"{split}.{array}.bin"
         if name not in self.files:
             self.files[name] = (self.temporary / name).open("wb")
         self.files[name].write(np.asarray(values).astype(dtype).tobytes())
@@ -125,10 +121,10 @@ class TokenShardWriter:
         split: Split,
         ids: list[int] | np.ndarray,
         source: str,
-        scored: list[bool] | np.ndarray | None = None,
+        scored: ArrayLike = True,
         n_bytes: np.ndarray | None = None,
     ) -> None:
-        """Append a document; `scored` marks its scored tokens, all by default.
+        """Append a document; `scored` marks its scored tokens.
 
         All documents of a split have `n_bytes`, or none has.
         """
@@ -136,7 +132,7 @@ class TokenShardWriter:
         if n_bytes is not None:
             self.write(split, "bytes", n_bytes, "<u4")
         if self.marks_scored:
-            self.write(split, "scored", np.ones(len(ids)) if scored is None else scored, "u1")
+            self.write(split, "scored", np.full(len(ids), scored), "u1")
         self.ends[split].append(self.ends[split][-1] + len(ids))
         self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
 
@@ -174,13 +170,14 @@ def check_disk(folder: Path, reader: Reader, dtype: str) -> None:
     """
     tokens = 0.0
     for name, size in reader.listing.files.items():
-        tokens += size * (PACKED_TOKENS if has_suffix(name, PACKED_SUFFIXES) else PLAIN_TOKENS)
+        tokens += size * (PACKED_TOKENS if has_suffix(name, (*COMPRESSIONS, ".parquet")) else 0.2)
     missing_share = 1 - len(shards_in(folder)) / reader.n_tasks
-    bytes_per_token = int(dtype[-1])  # "<u2" or "<u4"
-    needed, free = int(tokens * bytes_per_token * missing_share), free_bytes(folder)
+    needed, free = tokens * np.dtype(dtype).itemsize * missing_share, free_bytes(folder)
     if needed > free:
-        rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
-        raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
+        raise DiskError(
+            f"{folder}: the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free; set "
+            "data.folder to a larger disk"
+        )
 
 
 def cut_samples(corpus: Conversations, items: Iterable[Item], count: Callable[[Parts], int]) -> Iterator[Item]:
@@ -208,7 +205,7 @@ def to_samples(corpus: Conversations, item: Item, count: Callable[[Parts], int])
         elif corpus.min_tokens and count(parts) < corpus.min_tokens:
             yield f"shorter than {corpus.min_tokens} tokens"
         else:
-            yield TextDocument("".join(text for text, _ in parts), item.source, parts)
+            yield TextDocument(join_parts(parts), item.source, parts)
 
 
 def cut_conversation(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterator[Parts]:
@@ -219,18 +216,13 @@ def cut_conversation(parts: Parts, most: int | None, count: Callable[[Parts], in
     ends = [index + 1 for index, (_, is_scored) in enumerate(parts) if is_scored]
     if ends[-1:] != [len(parts)]:  # what follows the last response
         ends.append(len(parts))
-    start = 0
-    while start < len(parts):
-        n = len(ends)
-        if most is not None:
-            count_to = partial(lambda start, end: count(parts[start:end]), start)
-            # doubled until they are too long, so that no more of a long conversation is encoded than a sample needs
-            n = 1
-            while n < len(ends) and count_to(ends[n - 1]) <= most:
-                n *= 2
-            n = max(1, bisect_right(ends, most, n // 2, min(n, len(ends)), key=count_to))
-        yield parts[start : ends[n - 1]]
-        start, ends = ends[n - 1], ends[n:]
+    start = last = 0
+    for end in ends:
+        if most is not None and last > start and count(parts[start:end]) > most:
+            yield parts[start:last]
+            start = last
+        last = end
+    yield parts[start:]
 
 
 def ascii_share(text: str) -> float:

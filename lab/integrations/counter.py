@@ -9,7 +9,7 @@ import numpy as np
 from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.types import IGNORE
 from lab.counts import PositionCounts
-from lab.counts.rows import by_distance
+from lab.counts.rows import count_by_distance
 from lab.evidence.methods import Repeat, in_ids
 from lab.integrations.coverage import Coverage
 from lab.integrations.layout import PADDING, Received, measure_lengths
@@ -109,8 +109,8 @@ class Counter:
         distances = self.evidence.distances(tokens, targets, lengths.tolist())
         # The evidence of a target d tokens back is d - 1 before the token that predicts it.
         distances[distances > window] = 0
-        evidence = by_distance(distances[is_supervised])
-        self.counts.add_evidence(evidence, evidence, by_distance(in_ids(distances, positions)[is_supervised]))
+        evidence = count_by_distance(distances[is_supervised])
+        self.counts.add_evidence(evidence, evidence, count_by_distance(in_ids(distances, positions)[is_supervised]))
         self.demand_tokens += len(tokens)
 
     def note(self, error: Exception) -> None:

@@ -28,7 +28,7 @@ from lab.core.launch import sum_over_ranks
 from lab.core.schema import Length, Section, Seed, Share, Tests, validated
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
-from lab.data.encoding import own_settings
+from lab.data.encoding import switch_off_extras
 from lab.integrations.tokenizer_adapter import TokenizerAdapter
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, NoRoom, OneNumberCase, lay_out_answers
@@ -77,8 +77,7 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
     copy = Tokenizer.from_str(inner.to_str())
     # <eos> in a haystack is text, as in the lab's own commands.
     copy.encode_special_tokens = True
-    for switch_off in own_settings(copy).values():
-        switch_off()
+    switch_off_extras(copy)
     return copy
 
 

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from lab.config import Experiment, StartConfig, load_experiment
-from lab.config.settings import merge, nest
+from lab.config.settings import merge_layers, nest
 from lab.core.errors import ConfigError, LabError
 from lab.core.schema import Positive, Section, validated
 from lab.core.yaml import format_yaml, part, read_yaml
@@ -150,7 +150,7 @@ class Resolved(NamedTuple):
 
 def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
     """Read a recipe and apply dotted overrides."""
-    return validated(Recipe, merge(read_yaml(path), nest(overrides)))
+    return validated(Recipe, merge_layers(read_yaml(path), nest(overrides)))
 
 
 def resolve(recipe: Recipe) -> Resolved:
@@ -232,11 +232,11 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
         sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
     # Another method of a section replaces the earlier one with all its keys.
     for settings in sections:
-        values = merge(values, settings)
+        values = merge_layers(values, settings)
     skip = SKIPS[stage.method]
     if stage.kind == "extend" and skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}
         if stage.method == "longrecipe":
             values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
     own = {"run": {"name": stage.folder, "folder": recipe.folder}, "start": {"path": str(start)}}
-    return merge(values, own)
+    return merge_layers(values, own)

@@ -201,7 +201,7 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
         "g_unweighted": counts.evidence,
     }
     if counts.has_gaps:
-        arrays["g_by_ids"] = counts.g(by_ids=True)
+        arrays["g_by_ids"] = counts.demand_by_ids
     for kind in counts.encoded:
         arrays[OF_KIND + kind] = counts.frequency(kind)
     buffer = io.BytesIO()

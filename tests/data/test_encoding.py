@@ -1,4 +1,3 @@
-import hashlib
 import json
 import time
 from dataclasses import replace
@@ -11,7 +10,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from eval.engine.texts import read_documents
 from lab.data import encoding
 from lab.data.config import TokenizerFile
-from lab.data.preparation import check_prepared, prepare, shard_folder
+from lab.data.preparation import prepare, shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import assign_split, load_tokenizer, train_bpe
 from lab.probe.measuring import HeldOutLoss
@@ -50,14 +49,6 @@ def test_settings_of_the_file_are_off_and_shards_made_with_them_are_refused(tmp_
     stored = sorted(ids.tolist()[:-1] for ids in TokenStore.open(folder, "train").documents())
     texts = [json.loads(line)["text"] for file in (tmp_path / "corpus").iterdir() for line in file.open()]
     assert stored == sorted(bpe.encode(text).ids for text in texts)
-    data = path.read_bytes()
-    (folder / path.name).write_bytes(data)  # older versions kept the settings in it
-    record = json.loads((folder / "prepared.json").read_text())
-    record["files"][path.name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / "prepared.json").write_text(json.dumps(record))
-    for refuses in (check_prepared, lambda config: prepare(config, progress=False)):
-        with refused(f"{folder}: an older version"):
-            refuses(config)
 
 
 def tokenizers_for(text):

@@ -63,5 +63,5 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "corpus").mkdir()
     with open(bytes(tmp_path / "corpus") + b"/caf\xe9.txt", "w") as file:
         file.write("a page")
-    with refused(f"data.corpus.path={tmp_path / 'corpus'}: holds 'caf\\udce9.txt'"):
+    with refused(f"data.corpus.path={tmp_path / 'corpus'}: contains 'caf\\udce9.txt'"):
         prepare(text_config(tmp_path), progress=False)

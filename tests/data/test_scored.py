@@ -157,7 +157,7 @@ def test_documents_have_the_tokens_of_their_whole_text_and_one_end(tmp_path, for
 
 
 def test_samples_are_cut_by_the_tokens_of_their_whole_text():
-    """A count that is not the sum of its parts', and as few calls of it as doubling and bisection take."""
+    """A count that is not the sum of its parts', of texts whose lengths rise with the sample."""
     calls = []
 
     def count(parts):

@@ -14,7 +14,7 @@ from eval.lines import LinesOptions
 from eval.lines import main as lines
 from lab.core.errors import CheckpointError, ConfigError, DataError
 from lab.core.yaml import format_yaml, parse_yaml
-from lab.data.chat import USER_ASSISTANT, frame_question, render, to_conversation
+from lab.data.chat import USER_ASSISTANT, frame_question, render_turns, to_conversation
 from lab.export import main as export
 from lab.loading import open_model
 from tests.eval.commands import lines_of, runner
@@ -48,7 +48,7 @@ def test_templates_are_rendered_as_by_transformers(name, bpe):
     for turns in (TURNS[1:2], TURNS[1:], TURNS, TURNS[:3]):
         for answer in (False, True):
             theirs = tokenizer.apply_chat_template(messages(*turns), tokenize=False, add_generation_prompt=answer)
-            assert render(TEMPLATES[name], messages(*turns), answer=answer) == theirs
+            assert render_turns(TEMPLATES[name], messages(*turns), answer=answer) == theirs
 
 
 def test_a_conversation_is_scored_by_its_template():
@@ -58,7 +58,7 @@ def test_a_conversation_is_scored_by_its_template():
     assert to_conversation(row, TEMPLATES["vicuna"]) == parts
     with pytest.raises(DataError, match="a turn changes the text before it"):
         to_conversation(row, "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
-    line = r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
+    line = r"chat template: (cannot be rendered|omits).*; correct its Jinja"
     wrong = ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question")
     for template in (*wrong, "{{ 1 / 0 }}", "{{ 'a' * 10**15 }}"):
         with pytest.raises(ConfigError, match=line):
@@ -140,7 +140,7 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
     ids = by_file.encode(f"{ASK}Who{ANSWER}")
     assert ids.count(0) == OWN[template].count(BOS) + (adds and template in ("no_bos", "bos_inside"))
     with pytest.raises(ConfigError, match="no system"):
-        render(OWN[template], messages(("system", "Hi")))
+        render_turns(OWN[template], messages(("system", "Hi")))
 
 
 MARK = {"300": {"content": "<|im|>", "special": True}}

@@ -26,7 +26,7 @@ def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
 
 
 UNUSABLE = {
-    "empty": ("a.txt", b"", "holds no text; "),
+    "empty": ("a.txt", b"", "contains no text; "),
     "not_utf8": ("a.txt", b"\xff\xfe", "no text in UTF-8; "),
     "broken_json": ("a.json", b"{", "no text in UTF-8 in line 1; "),
     "broken_row": ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "no text in UTF-8 in line 3; "),

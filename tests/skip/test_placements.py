@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from lab.core.errors import ConfigError
-from lab.data.selecting import draw_sentences, sentence_ends, split_sentences
+from lab.data.selecting import choose_sentences, sentence_ends, split_sentences
 from lab.skip import SKIP_METHODS, Pose, skip_positions
 from tests.refusals import refused
 
@@ -88,7 +88,7 @@ SELECTED = [
 @pytest.mark.parametrize(("lengths", "remaining", "budget", "expected"), SELECTED)
 def test_every_draw_by_hand_is_equally_likely(lengths, remaining, budget, expected):
     generator, remains = rng(), np.array(remaining, dtype=bool)
-    drawn = [draw_sentences(np.array(lengths), remains, budget, generator) for _ in range(DRAWS)]
+    drawn = [choose_sentences(np.array(lengths), remains, budget, generator) for _ in range(DRAWS)]
     check_shares(drawn, dict.fromkeys(expected, 1))
 
 
