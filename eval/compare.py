@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.text import WIDEST, Result, fitted, natural_key
 from lab.analysis.conditions import condition_settings, define_names, find_differences, shorten_names
 from lab.analysis.table import ResultTable, list_results, read_result_table, unpacked
@@ -544,7 +544,7 @@ SPEC = EvaluationSpec(
     takes=list_results,
     missing="PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options",
 )
-main = partial(run, SPEC, join)
+main = partial(run_evaluation, SPEC, join)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from eval.engine.command import EvaluationSpec, Request, run
+from eval.engine.command import EvaluationSpec, Request, run_evaluation
 from eval.engine.text import Result, to_text
 from lab import config
 from lab.analysis import run as analysis
@@ -54,7 +54,7 @@ class DemandOptions(schema.Section):
     """Tokens to read, a pack more at most; default: those of the run or the TEXT, 3,000,000 at most."""
 
 
-def report(request: Request) -> Result:
+def report_demand(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place = request.model
     options, settings = split_options(DemandOptions, request.options)
@@ -65,7 +65,7 @@ def report(request: Request) -> Result:
         experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:
-        experiment, counts = count(place, options, settings)
+        experiment, counts = count_packs(place, options, settings)
     profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
     if np.array_equal(profiles["g"], profiles["g_unweighted"]):
         del profiles["g_unweighted"]
@@ -79,17 +79,19 @@ def report(request: Request) -> Result:
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
-    bins, text = tabulate(profiles)
+    bins, text = tabulate_bins(profiles)
     name = place.name if place.is_dir() else place.stem
     name = name.replace("*", "all")  # of a pattern
     rows: list[Row] = [{"metric": "counted", **sums, "evidence": evidence}]
     for row in bins.to_dict("records"):
         rows.append({"metric": "demand", **row})
-    picture = partial(chart, profiles, f"{name}: {summary}")
+    picture = partial(plot_demand, profiles, f"{name}: {summary}")
     return request.save(f"demand-{name}", f"{summary}\n{text}", rows, picture)
 
 
-def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
+def count_packs(
+    place: Path, options: DemandOptions, overrides: Mapping[str, Any]
+) -> tuple[config.Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text."""
     settings = {}
     suffixes = (*text_files.ROWS, *text_files.PLAIN)
@@ -130,7 +132,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     return experiment, saved
 
 
-def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
+def tabulate_bins(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
     """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or a larger distance."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
@@ -144,7 +146,7 @@ def tabulate(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
     return rows, to_text(lines, ",.0f")
 
 
-def chart(profiles: Mapping[str, Any], title: str) -> Any:
+def plot_demand(profiles: Mapping[str, Any], title: str) -> Any:
     """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
     named = {NAMES[name]: values for name, values in profiles.items()}
     axes = Axis("distance", "distance (tokens)", log=True), Axis("per distance", log=True)
@@ -160,7 +162,7 @@ SPEC = EvaluationSpec(
     settings=partial(settings_lines, DemandOptions),
     stopped=command.NOTHING_WRITTEN,
 )
-main = partial(run, SPEC, report)
+main = partial(run_evaluation, SPEC, report_demand)
 
 
 if __name__ == "__main__":

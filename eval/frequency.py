@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.lengths import SLIMPAJAMA, read_lengths
 from eval.engine.text import Result, columns_text
 from lab.core import command, schema
@@ -49,7 +49,7 @@ class FrequencyOptions(schema.Section):
         return [f"positions={i}: must be < {least}, the window; lower it" for i in self.positions if i >= least]
 
 
-def report(request: Request) -> Result:
+def report_frequency(request: Request) -> Result:
     """Make a result for each window, mode and position."""
     options: FrequencyOptions = request.options
     lengths = read_lengths(options.corpus)
@@ -87,7 +87,7 @@ def compute_shares(per_token: FloatArray, options: FrequencyOptions) -> Iterator
 SPEC = EvaluationSpec(
     name="frequency", description=__doc__, options=FrequencyOptions, excluded=OF_RUNS, each=False, missing=""
 )
-main = partial(run, SPEC, report)
+main = partial(run_evaluation, SPEC, report_frequency)
 
 
 if __name__ == "__main__":

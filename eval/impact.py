@@ -26,8 +26,8 @@ import pandas as pd
 import torch
 from tokenizers import Tokenizer
 
-from eval.engine.command import EvaluationSpec, Request, run
-from eval.engine.impactful import BoolArray, choose, label_tokens, mark, tally, token_texts
+from eval.engine.command import EvaluationSpec, Request, run_evaluation
+from eval.engine.impactful import BoolArray, choose_labels, label_tokens, mark, tally, token_texts
 from eval.engine.subject import source
 from eval.engine.text import Result, to_text
 from eval.engine.texts import NO_CORPUS, sample_texts
@@ -57,7 +57,7 @@ FORMS = {"occurrences": ",", "marked": ",", "mean_change": ".3f"}
 FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
 
 
-def analyse(request: Request) -> Result:
+def find_impactful(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.positional, request.folder, request.options
     if len(models) != 2 or folder is None:
@@ -82,7 +82,7 @@ def analyse(request: Request) -> Result:
     targets = windows.targets[scored]
     of_token, names = label_tokens(texts, tags)
     types = tally(of_token[targets], changes[scored], marked[scored], names)
-    chosen = choose(types, options.coverage, options.min_count)
+    chosen = choose_labels(types, options.coverage, options.min_count)
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no type is so frequent; lower it or add --windows")
     impactful = np.isin(of_token, chosen)
@@ -105,10 +105,12 @@ def analyse(request: Request) -> Result:
     picture = folder / "impact.png" if request.plots else None
     if picture is not None:
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
-        save_chart(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
+        save_chart(plot_shares(np.array(names)[of_token[windows.targets]], marked, title), picture)
     starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
     table = types.drop(columns="label").set_index(starred.rename("type"))
-    return Result(summary(result, table), [{"metric": "impact", **row} for row in rows], [folder / RESULT], picture)
+    return Result(
+        format_types(result, table), [{"metric": "impact", **row} for row in rows], [folder / RESULT], picture
+    )
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
@@ -150,7 +152,7 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     return torch.cat(logits).numpy()
 
 
-def summary(result: dict[str, Any], table: pd.DataFrame) -> str:
+def format_types(result: dict[str, Any], table: pd.DataFrame) -> str:
     """Format the first types as a table; a star marks types that were taken."""
     lines = [to_text(table[:SHOWN], FORMS)]
     if len(table) > SHOWN:
@@ -163,7 +165,7 @@ def summary(result: dict[str, Any], table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
+def plot_shares(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
     """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
     # A line has 20 points at most, and the picture names 8 labels at most.
     edges = np.linspace(0, labels.shape[1], min(20, labels.shape[1]) + 1).round()
@@ -190,7 +192,7 @@ SPEC = EvaluationSpec(
     missing="",
     stopped=NOTHING_WRITTEN,
 )
-main = partial(run, SPEC, analyse)
+main = partial(run_evaluation, SPEC, find_impactful)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine import answers, cases, command, run, subject
-from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit
+from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit_units
 from eval.engine.random_words import Distinct, draw_pair
 from eval.engine.text import limits
 from lab.core.command import start
@@ -117,7 +117,7 @@ class LineRetrieval(run.Measure):
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
 
     def filled(self, index: int, room: int) -> TextCase:
-        lines = fit(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
+        lines = fit_units(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
         return self.case(index, lines)
 
     def cells(self) -> Iterator[run.Cell]:

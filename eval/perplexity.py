@@ -39,7 +39,7 @@ from eval.engine.run import Cell, Measure
 from eval.engine.sliding import text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, doublings
 from eval.engine.text import limits
-from eval.engine.texts import Document, hash_documents, read_documents
+from eval.engine.texts import Document, hash_documents, load_documents
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
 from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
@@ -129,7 +129,7 @@ class Perplexity(Measure):
             if not before:
                 raise ConfigError("--bos=true: the tokenizer begins no text with a token; leave it out")
             self.bos = before[0]
-        documents = read_documents(self.subject, options.text)
+        documents = load_documents(self.subject, options.text)
         self.n = len(documents)
         self.shorter = 0
         if options.protocol == "whole-windows":

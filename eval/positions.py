@@ -38,7 +38,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import command
 from eval.engine.lengths import natural_lengths
-from eval.engine.matrix import compute_cells, format_matrix, format_number, list_values
+from eval.engine.matrix import compute_cells, format_matrix, format_position, list_values
 from eval.engine.text import Result, to_text
 from lab import skip
 from lab.core import chart, schema
@@ -80,9 +80,9 @@ class SkipOptions(schema.Section):
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **skip.SKIP_METHODS}
 
 
-def show(request: command.Request) -> Result:
+def show_method(request: command.Request) -> Result:
     """Show a method's matrix, or statistics of a skip method's ids."""
-    config, options = parse(request)
+    config, options = parse_options(request)
     is_skip = isinstance(options, SkipOptions)
     length = options.n_tokens if is_skip else options.length
     errors = [f"--{error}" for error in config.length_errors(length)]
@@ -95,7 +95,7 @@ def show(request: command.Request) -> Result:
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
-def parse(request: command.Request) -> tuple[Any, Any]:
+def parse_options(request: command.Request) -> tuple[Any, Any]:
     """Build the method and the command's options for it; errors name options as they are written."""
     named = parse_method(str(request.model), "METHOD")
     method = named.pop("method")
@@ -125,7 +125,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     lines = {
         "method": method,
         "length": f"{length} tokens",
-        "largest relative position": format_number(held[-1]),
+        "largest relative position": format_position(held[-1]),
         "distinct": str(len(held)),
     }
     facts = "\n".join([f"{name:<27}{text}" for name, text in lines.items()])
@@ -252,7 +252,7 @@ SPEC = command.EvaluationSpec(
     settings=settings,
     stopped=NOTHING_WRITTEN,
 )
-main = partial(command.run, SPEC, show)
+main = partial(command.run_evaluation, SPEC, show_method)
 
 
 if __name__ == "__main__":

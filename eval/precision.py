@@ -143,35 +143,35 @@ class Precision(texts.OnTexts):
             if profile.any():
                 first = float(profile[0] / profile.sum())
             about = {**pair, "shift": shift, "tokens": self.n_tokens}
-            yield {"metric": "D", **about, **summary(values), "first_token_frac": first}
+            yield {"metric": "D", **about, **summarize_texts(values), "first_token_frac": first}
         for length, values in zip(self.lengths, by_length.T, strict=True):
-            yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summary(values)}
+            yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summarize_texts(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        shifts = select(rows, "D")
-        by_shift = tabulate(shifts, "shift")
+        shifts = select_curves(rows, "D")
+        by_shift = tabulate_curves(shifts, "shift")
         # The table begins with shift 0, whose share of the first token is the last line.
         for row in shifts:
             if row["shift"] == 0:
                 share = row["first_token_frac"]
                 by_shift.loc["first token", row["curve"]] = "-" if share is None else f"{share:.1%}"
-        by_length = tabulate(select(rows, "D_logit"), "tokens")
+        by_length = tabulate_curves(select_curves(rows, "D_logit"), "tokens")
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
 
-def select(rows: Sequence[Row], metric: str) -> list[Row]:
+def select_curves(rows: Sequence[Row], metric: str) -> list[Row]:
     """Select the rows of a metric, and name the curve of each by its weights and arithmetic."""
     return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
 
 
-def tabulate(rows: Sequence[Row], index: str) -> Any:
+def tabulate_curves(rows: Sequence[Row], index: str) -> Any:
     """Make a data frame of the curves, as text with three digits."""
     return pivot(rows, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format)
 
 
-def summary(values: Values) -> Row:
+def summarize_texts(values: Values) -> Row:
     """Summarize a number over all texts."""
     std = None
     if len(values) > 1:

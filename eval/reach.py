@@ -29,7 +29,7 @@ from textwrap import fill
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
 from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
@@ -220,7 +220,7 @@ SPEC = EvaluationSpec(
     takes=is_run,
     missing="RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo",
 )
-main = partial(run, SPEC, explain_reach)
+main = partial(run_evaluation, SPEC, explain_reach)
 
 
 if __name__ == "__main__":

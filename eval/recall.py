@@ -86,7 +86,7 @@ class Recall(texts.OnTexts):
         self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        documents = texts.read_documents(self.subject, options.text)
+        documents = texts.load_documents(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         self.test = RecallTest(

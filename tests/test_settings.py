@@ -19,7 +19,6 @@ NEEDED_BY = {  # who needs settings that nothing below sets
     "the contract": "length position.distance.leak train.backend",
     "docs/methods.md": "position.distance.released_scaling evidence.method model.layers.fraction",
     "probe-lab longrecipe, which sets it in the extension": "skip.selection",
-    "docs/demand.md, experiments.window": "evidence.tokens weights.distance weights.control weights.fraction",
     "docs/demand.md, experiments.window": "evidence.tokens weights.distance weights.control",
     "LOG.md: questions in every section, growing blocks": "data.corpus.asks data.schedule.start data.schedule.tokens",
 }

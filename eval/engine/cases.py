@@ -203,26 +203,26 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
     # The search asks for some sizes again, and encoding is what it spends its time on.
     room = length - budget
     count = cache(lambda n: writer.count(draft.compose(n)))
-    units = fit(count, room, draft.least, draft.most)
+    units = fit_units(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
     if units == draft.most and count(units) < room:  # the whole source would leave room empty
         raise DataError(draft.exhausted.format(length=length))
     # The rest of the room is filled with smaller units.
     if draft.refine is not None:
         finer = draft.refine(units)
-        prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))
+        prompt = finer(fit_units(lambda n: writer.count(finer(n)), room, 0))
     ids = np.array(writer.encode(prompt), dtype=np.int32)
     assert len(ids) <= room, f"prompt of {len(ids)} tokens in room for {room}"
     return TextCase(ids, writer.apply_template(prompt), draft.answers, draft.facts(units))
 
 
-def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:
+def fit_units(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:
     """Find a number of units that takes up `room` tokens, or the last number before one that takes more.
 
     `count` is close to a straight line, so the search follows its slope. At least `least` units must fit.
 
     Example:
-        >>> fit(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
+        >>> fit_units(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
         (31, 20)
     """
     low = least

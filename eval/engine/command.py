@@ -104,7 +104,7 @@ class Request(NamedTuple):
         return Result(text, rows, files, picture)
 
 
-def run(spec: EvaluationSpec, measure: Callable[[Request], Result], arguments: Sequence[str]) -> int:
+def run_evaluation(spec: EvaluationSpec, measure: Callable[[Request], Result], arguments: Sequence[str]) -> int:
     """Read the command line, measure, print the results, and return the exit status."""
 
     def work(args: Arguments) -> int:

@@ -61,7 +61,7 @@ def tally(labels: IntArray, changes: FloatArray, marked: BoolArray, names: Seque
     return table[occurrences > 0].sort_values(["rate", "marked"], ascending=False, kind="stable")
 
 
-def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
+def choose_labels(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     """Take labels in falling order of their rate until they hold a share of all that is marked.
 
     Labels without a mark, or with fewer than `min_count` occurrences, are not taken. So all that can be taken may hold

@@ -27,11 +27,11 @@ def list_values(distance: Distance, length: int) -> FloatArray:
     return distinct[~np.isnan(distinct)]
 
 
-def format_number(value: float) -> str:
+def format_position(value: float) -> str:
     """Write a position with the fewest decimals it needs.
 
     Example:
-        >>> format_number(6.0), format_number(5.5), format_number(1 / 3)
+        >>> format_position(6.0), format_number(5.5), format_number(1 / 3)
         ('6', '5.5', '0.333')
     """
     return f"{value:.{3}f}".rstrip("0").rstrip(".")
@@ -45,7 +45,7 @@ def format_matrix(distance: Distance, length: int) -> str:
         positions = np.r_[0:EDGE, length - EDGE : length]
     rows = []
     for cells_of_query in compute_cells(distance, positions, positions):
-        row = ["." if np.isnan(cell) else format_number(cell) for cell in cells_of_query]
+        row = ["." if np.isnan(cell) else format_position(cell) for cell in cells_of_query]
         if is_long:
             row.insert(EDGE, "...")
         rows.append(row)

@@ -82,7 +82,7 @@ def report_as_options() -> Iterator[None]:
         raise ConfigError(*errors) from error
 
 
-def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
+def read_method(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
     """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
 
     Raises: ConfigError.
@@ -102,7 +102,7 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
 
     Raises: ConfigError, whose lines name settings as --distance.parameter.
     """
-    settings = read_parameters("distance", word, lambda: train_len, length)
+    settings = read_method("distance", word, lambda: train_len, length)
     with report_as_options():
         return schema.validated(methods.PositionConfig, {"distance": settings}).distance
 
@@ -126,7 +126,7 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
     overrides: dict[str, Any] = {}
     for kind, word in words.items():
         if word is not None:
-            for name, value in read_parameters(kind, word, lambda: read_train_len(model), length).items():
+            for name, value in read_method(kind, word, lambda: read_train_len(model), length).items():
                 overrides[f"position.{kind}.{name}"] = value
     return overrides
 

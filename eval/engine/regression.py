@@ -68,7 +68,7 @@ def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tupl
         # Counts of tokens differ by a pack or two between runs that ran equally long.
         elif np.ptp(np.log(points[column])) < SAME:
             errors[column] = "the same in all points"
-        elif is_held(points, column):
+        elif differs_between_bases(points, column):
             # Nothing follows from what differs between bases alone.
             errors[column] = "held: the same in all runs of each base"
         elif (r2 := max(inflation(points, [*chosen, column]).values())) > 0.999:
@@ -78,7 +78,7 @@ def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tupl
     return tuple(chosen), errors
 
 
-def is_held(points: pd.DataFrame, column: str) -> bool:
+def differs_between_bases(points: pd.DataFrame, column: str) -> bool:
     """Return whether several runs share a base, and a column differs between no two probes of one base."""
     if "base" not in points or not (points.groupby("base")["run"].nunique() > 1).any():
         return False
@@ -116,7 +116,9 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
     # The last parameter is ln h, bounded so that sigma stays within LEAST_SIGMA and MOST_SIGMA.
     limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
-    best = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
+    best = minimize(
+        negative_log_likelihood, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000}
+    )
     d = best.x[:-1]
     sigma = float(np.exp(-best.x[-1]))
     # Back from d = b / s of standardised columns to coefficients of the logs themselves.
@@ -131,7 +133,9 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     return Regression(tuple(columns), slopes, reported, intercept, sigma)
 
 
-def loss(parameters: FloatArray, x: FloatArray, y: FloatArray, side: FloatArray) -> tuple[float, FloatArray]:
+def negative_log_likelihood(
+    parameters: FloatArray, x: FloatArray, y: FloatArray, side: FloatArray
+) -> tuple[float, FloatArray]:
     """Return minus the log likelihood with its prior, and the gradient, at d and ln h."""
     d = parameters[:-1]
     h = np.exp(parameters[-1])

@@ -42,8 +42,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
-from eval.engine.subject import SUBJECT, Subject, announce, check_lengths, open_subject
-from eval.engine.text import RESULTS, Column, Result, columns_text, to_json
+from eval.engine.subject import SUBJECT, Subject, announce_cost, check_lengths, open_subject
+from eval.engine.text import RESULTS, Column, Result, columns_text, to_jsonable
 from lab.core.chart import Rule, save_chart
 from lab.core.command import CONTINUES, Bar
 from lab.core.types import Row
@@ -86,7 +86,7 @@ class Measure:
         """Measure what a command line asks for, and return the exit status."""
         text = sys.modules[cls.__module__].__doc__
         spec = replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped)
-        return command.run(
+        return command.run_evaluation(
             spec, lambda request: cls.select_measure(request)(request, open_subject(request)).run(), arguments
         )
 
@@ -174,7 +174,7 @@ class Measure:
 
     def announce(self, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
         """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
-        announce(self.subject, self.kind, self.unit, tests, passes)
+        announce_cost(self.subject, self.kind, self.unit, tests, passes)
 
     def name_cell(self, cell: Cell) -> str:
         return f"{cell.name}, {short_hash(self.stores[-1].name(cell.row))}"
@@ -239,7 +239,7 @@ class Measure:
         if not self.stores:
             settings = asdict(self.options)
             del settings["device"]  # which changes no number
-            self.open_store(settings=settings).write(map(to_json, rows))
+            self.open_store(settings=settings).write(map(to_jsonable, rows))
 
     def run(self) -> Result:
         """Measure, plot the picture if it is asked for, and return what to print.

@@ -136,7 +136,7 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
         raise ConfigError(*errors)
 
 
-def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
+def announce_cost(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
     """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each pass."""
     cfg = subject.model.decoder.cfg
     window = subject.model.train_len
@@ -190,11 +190,11 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
     saved = None
     if model.folder is not None and model.consumed_tokens is not None:
         saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))
-    weights = name_weights(place) if saved is None else saved.digest[:16]
+    weights = identify_weights(place) if saved is None else saved.digest[:16]
     return Subject(model, tokenizer, stop_id, saved, weights, "bfloat16" if in_bf16 else "float32", device)
 
 
-def name_weights(place: Path) -> str:
+def identify_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return resolve_path(place).name[:16]

@@ -57,14 +57,14 @@ def document(name: str, results: Sequence[Result]) -> str:
         whole["rows"] += result.rows
         whole["files"] += result.files
         whole["pictures"] += filter(None, [result.picture])
-    return json.dumps(to_json(whole), allow_nan=False)
+    return json.dumps(to_jsonable(whole), allow_nan=False)
 
 
-def to_json(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Turn a value into what JSON has: null in place of numbers that are not finite, plain numbers, text of paths.
 
     Example:
-        >>> to_json({"a": (1, float("inf")), "b": Path("x")})
+        >>> to_jsonable({"a": (1, float("inf")), "b": Path("x")})
         {'a': [1, None], 'b': 'x'}
     """
 
@@ -167,4 +167,4 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     Raises: ConfigError where the file cannot be written.
     """
     with files.writing(f"-o {path.parent}", "folder"):
-        RunFolder(path.parent).write_records(path.name, [to_json(row) for row in rows])
+        RunFolder(path.parent).write_records(path.name, [to_jsonable(row) for row in rows])

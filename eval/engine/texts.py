@@ -48,7 +48,7 @@ def read_text(
     return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 
 
-def read_documents(subject: Subject, text: str | None) -> list[Document]:
+def load_documents(subject: Subject, text: str | None) -> list[Document]:
     """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from

@@ -42,7 +42,7 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, command, run
-from eval.engine.text import Column, columns_text, limits, to_json
+from eval.engine.text import Column, columns_text, limits, to_jsonable
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import schema
 from lab.core.command import start
@@ -244,7 +244,7 @@ def list_samples(results: Mapping[str, Any], task: str, filtered: str) -> list[R
             "prompt_hash": sample["prompt_hash"][:16],
             "expected": str(sample["target"]),
             "answer": str(sample["filtered_resps"]),
-            "scores": {metric: to_json(sample[metric]) for metric in sample["metrics"]},
+            "scores": {metric: to_jsonable(sample[metric]) for metric in sample["metrics"]},
         }
         tests.append(test)
     return tests

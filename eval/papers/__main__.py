@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.text import to_text
-from eval.papers.cells import Measured, compare, table_text
-from eval.papers.table import Table, expand, names, read_table
+from eval.papers.cells import Measured, compare_cells, table_text
+from eval.papers.table import PaperTable, expand_placeholders, names, read_paper_table
 from lab.core import errors, files
 from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.types import Row
@@ -48,7 +48,7 @@ SPEC = CommandSpec(
 )
 
 
-def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
+def measured_rows(table: PaperTable, folder: Path) -> Iterator[Measured]:
     """List every row on each of its models.
 
     Raises: ConfigError for a missing model that runs start from, a placeholder without a value, or a row that no run of
@@ -61,14 +61,14 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
         for model in models(table, row, placeholders, runs):
             values = {**table.values, **placeholders, **model}
             # The folder's name follows from the commands, so they are expanded first without it.
-            texts = [expand(command, {**values, "out": "{out}"}) for command in table.evaluate]
+            texts = [expand_placeholders(command, {**values, "out": "{out}"}) for command in table.evaluate]
             digest = short_hash("\n".join(texts))
             out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
             commands = [tuple(shlex.split(text.replace("{out}", str(out)))) for text in texts]
             yield Measured(row, {**values, "out": out}, tuple(commands))
 
 
-def models(table: Table, row: str, values: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
+def models(table: PaperTable, row: str, values: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
     """Find the runs that belong to a row, as values of `model`; a row that names its own model has no such value."""
     if "run" not in values:
         return [{}]
@@ -88,7 +88,7 @@ def to_texts(settings: Row) -> set[tuple[str, str]]:
     return {(key, str(value)) for key, value in flatten(settings).items()}
 
 
-def list_training(table: Table) -> Iterator[list[str]]:
+def list_training(table: PaperTable) -> Iterator[list[str]]:
     """List the commands that train what the table needs, in the order in which they depend on each other."""
     for need in table.requirements.values():
         if need.train:
@@ -115,7 +115,7 @@ def chain(
     return nodes
 
 
-def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
+def run_table(table: PaperTable, folder: Path) -> tuple[list[Measured], list[str]]:
     """Run the commands that are not finished; return the rows that are, on each of their models, and the failures.
 
     Where training fails nothing is evaluated; where a row fails the others go on.
@@ -164,7 +164,7 @@ def is_trained_by(arguments: Sequence[str]) -> bool:
     return arguments[0] == "lab.fit" and is_trained(plan_command(arguments, {}, {}).experiment)
 
 
-def list_commands(table: Table, folder: Path) -> Iterator[str]:
+def describe_plan(table: PaperTable, folder: Path) -> Iterator[str]:
     """List the missing files and all commands, also those that have run."""
     yield from table.missing_files
     yield from map(format_command, list_training(table))
@@ -186,13 +186,13 @@ def run_papers(args: Arguments) -> str | int:
     if not args.positional:
         return list_tables()
     name = args.positional[0]
-    table = read_table(name, mini=options.mini)
+    table = read_paper_table(name, mini=options.mini)
     folder = Path(options.o) if options.o else result_folder(name, mini=options.mini)
     if options.dry_run:
-        return "\n".join(list_commands(table, folder))
+        return "\n".join(describe_plan(table, folder))
     rows, failures = run_table(table, folder)
     if rows:
-        cells = compare(table, rows, mini=options.mini)
+        cells = compare_cells(table, rows, mini=options.mini)
         with files.writing(f"-o {folder}", "folder"):
             files.write_json(folder / RESULT, cells)
         show(f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}")
@@ -212,7 +212,7 @@ def list_tables() -> str:
     """List every table with the number of missing files."""
     rows = []
     for name in names():
-        table = read_table(name)
+        table = read_paper_table(name)
         rows.append({"table": name, "missing here": f"{len(table.missing_files)}", "what": table.title})
     return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 

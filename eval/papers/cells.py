@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.text import pivot, to_text
-from eval.papers.table import Column, Table, expand
+from eval.papers.table import Column, PaperTable, expand_placeholders
 from lab.core.types import Row
 from lab.results.store import read_records
 
@@ -22,7 +22,7 @@ class Measured:
     commands: tuple[tuple[str, ...], ...]
 
 
-def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[Row]:
+def compare_cells(table: PaperTable, measured: Sequence[Measured], *, mini: bool) -> list[Row]:
     """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers."""
     cells = []
     names = [one.row for one in measured]
@@ -32,7 +32,7 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
         for name, column in table.columns.items():
             values = []
             for one in measured:
-                number = read_number(column, one) if one.row == row else None
+                number = read_cell_number(column, one) if one.row == row else None
                 if number is not None:
                     values.append(number)
             # A row of ours may be no row of the paper.
@@ -57,11 +57,11 @@ def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[R
     return cells
 
 
-def read_number(column: Column, one: Measured) -> float | None:
+def read_cell_number(column: Column, one: Measured) -> float | None:
     """Read a column's number from a row's results; None without one. Of a repeated measurement the newest counts."""
     place: Path = one.values["out"] / column.file
     if column.file.startswith("{model}"):
-        place = Path(expand(column.file, one.values))
+        place = Path(expand_placeholders(column.file, one.values))
     newest: dict[str, Row] = {}
     for path in sorted(place.parent.glob(place.name)):
         if path.suffix == ".json":
@@ -97,12 +97,12 @@ def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     for name, wanted in where.items():
         patterns = wanted if isinstance(wanted, list) else [wanted]
         text = str(row.get(name))
-        if not any(fnmatchcase(text, expand(str(pattern), values)) for pattern in patterns):
+        if not any(fnmatchcase(text, expand_placeholders(str(pattern), values)) for pattern in patterns):
             return False
     return True
 
 
-def table_text(table: Table, cells: Sequence[Row], *, mini: bool) -> str:
+def table_text(table: PaperTable, cells: Sequence[Row], *, mini: bool) -> str:
     """Format the cells, rows and columns as in the paper: ours, theirs in brackets, the difference."""
     scale, heads = "at full size", "ours [theirs] difference"
     if mini:
@@ -110,20 +110,20 @@ def table_text(table: Table, cells: Sequence[Row], *, mini: bool) -> str:
     lines = [table.title, f"{table.source}; {scale}", heads]
     if not cells:
         return "\n".join([*lines, "no results"])
-    texts = [{**cell, "cell": format_cell(cell)} for cell in cells]
+    texts = [{**cell, "cell": format_table_cell(cell)} for cell in cells]
     lines += ["", to_text(pivot(texts, "row", "column", "cell"))]
     if mini:
         lines.append(table.mini.note)
     return "\n".join(lines)
 
 
-def format_cell(cell: Row) -> str:
+def format_table_cell(cell: Row) -> str:
     """Write our number, the published one in brackets, and the difference.
 
     Example:
-        >>> format_cell({"ours": 97.0, "theirs": 97.2, "difference": -0.2})
+        >>> format_table_cell({"ours": 97.0, "theirs": 97.2, "difference": -0.2})
         '97 [97.2] -0.2'
-        >>> format_cell({"ours": None, "theirs": "OOM", "difference": None})
+        >>> format_table_cell({"ours": None, "theirs": "OOM", "difference": None})
         '- [OOM]'
     """
     theirs = cell["theirs"]

@@ -63,7 +63,7 @@ class Mini(Setup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Setup):
+class PaperTable(Setup):
     """A table or figure."""
 
     title: str
@@ -144,11 +144,11 @@ def names() -> list[str]:
     return out
 
 
-def read_table(name: str, *, mini: bool = False) -> Table:
+def read_paper_table(name: str, *, mini: bool = False) -> PaperTable:
     """Read a table's file; in miniature, the miniature replaces the table's own settings."""
     if name not in names():
         raise ConfigError(f"TABLE={name}: no such table with a command; {suggest(name, names())}")
-    table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
+    table = validated(PaperTable, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
     # Models and data are those of the miniature alone; values, commands and columns are the table's where it has none.
@@ -163,12 +163,12 @@ def read_table(name: str, *, mini: bool = False) -> Table:
     )
 
 
-def expand(text: str, values: Mapping[str, Any]) -> str:
+def expand_placeholders(text: str, values: Mapping[str, Any]) -> str:
     """Replace the placeholders of a text by values, and by the paths of what needs.yaml lists.
 
     Raises: ConfigError for one without a value.
     Example:
-        >>> expand("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
+        >>> expand_placeholders("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
         'eval.probe runs/a --tests=5'
     """
     paths: dict[str, Any] = {name: need.path for name, need in needs().items()}

@@ -19,7 +19,7 @@ from importlib import resources
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run_evaluation
 from eval.engine.text import RESULTS, Result
 from eval.report.figures import FIGURES, Figure
 from eval.report.frames import Runs, fold_accuracies, read_runs
@@ -132,7 +132,7 @@ SPEC = EvaluationSpec(
     takes=is_run,
     missing="RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo",
 )
-main = partial(run, SPEC, make_report)
+main = partial(run_evaluation, SPEC, make_report)
 
 
 if __name__ == "__main__":

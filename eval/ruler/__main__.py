@@ -29,7 +29,7 @@ from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.engine.text import to_text
 from eval.ruler.sources import STANDIN, name_source, read_sources
-from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
+from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, wilson_interval
 from lab.core.command import Bar, show, start
 from lab.core.errors import suggest
 from lab.core.files import write_json
@@ -161,7 +161,7 @@ class Ruler(Measure):
             judge=task.score_answer,
         )
         scores = [float(record["score"]) for record in outcome.records]
-        low, high = interval(scores)
+        low, high = wilson_interval(scores)
         limits = {"low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}
         return {"score": 100 * (sum(scores) / len(scores)), **limits}, outcome.records
 

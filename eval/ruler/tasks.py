@@ -133,7 +133,7 @@ ALL = (
 TASKS = {task.name: task for task in ALL}
 
 
-def interval(scores: Sequence[float]) -> tuple[float, float]:
+def wilson_interval(scores: Sequence[float]) -> tuple[float, float]:
     """Return Wilson's 95% interval of the mean of scores between 0 and 1.
 
     Of partial scores, whose variance is at most that of scores of 0 and 1 with the same mean, the sum is rounded down

@@ -55,7 +55,7 @@ import numpy as np
 from scipy.special import zeta
 
 from eval.engine import random_words
-from eval.engine.cases import NOISE, Draft, Turn, Writer, fit
+from eval.engine.cases import NOISE, Draft, Turn, Writer, fit_units
 from eval.engine.random_words import Distinct, draw_letters, draw_made_up, english
 from eval.ruler.sources import SENTENCE_END, Sources, insert, running_text, shuffled
 
@@ -193,7 +193,7 @@ def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     worked = ""
     most = min(EXAMPLE_TOKENS, turn.room // 2)
     if writer.count(solved(LEAST)) <= most:
-        worked = solved(fit(lambda sentences: writer.count(solved(sentences)), most, LEAST))
+        worked = solved(fit_units(lambda sentences: writer.count(solved(sentences)), most, LEAST))
         if writer.count(worked + trace(chain, LEAST)) > turn.room:
             worked = ""
     return Draft(compose=lambda sentences: worked + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))

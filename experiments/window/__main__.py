@@ -35,7 +35,7 @@ from experiments.window.figures import plot_findings
 from experiments.window.plans import (
     MOST_BASES,
     STAGES,
-    Stage,
+    StagePlan,
     evaluation_options,
     is_first,
     plan_base,
@@ -170,12 +170,12 @@ def train_and_test(
         finished = partial(is_trained, run.experiment)
         log = run.path / "fit.log"
         training.append(Node(name=run.path.name, command=run.command(jobs), is_finished=finished, output=log))
-        tests += list_tests(name, run, training[-1], haystacks)
+        tests += plan_tests(name, run, training[-1], haystacks)
     if status := run_nodes([*training, *tests], jobs):
         raise SystemExit(status)
 
 
-def list_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str, Path]) -> Iterator[Node]:
+def plan_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str, Path]) -> Iterator[Node]:
     """List the tests of a run: in its own text, in `haystacks`, natural texts by name, and, of D, the ranks.
 
     Docstrings are for a window of 768 only.
@@ -201,7 +201,7 @@ def list_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str
         yield build("ranks", "ranks.jsonl", "experiments.window.ranks", str(run.path))
 
 
-def sign(run: PlannedRun, stage: Stage) -> None:
+def sign(run: PlannedRun, stage: StagePlan) -> None:
     """Write into a run folder, before it is trained, which predictions it tests, and its commit, time and processor."""
     path = run.path / "provenance.json"
     if not path.exists():

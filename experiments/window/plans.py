@@ -26,7 +26,7 @@ METHODS_OF_D: Sequence[str] = (PLAIN, HALF, DCA, DCA_QUARTER)
 METHODS_OF_N: Sequence[str] = (PLAIN, DCA_QUARTER)
 
 
-class Stage(NamedTuple):
+class StagePlan(NamedTuple):
     """Branches that are trained and recorded together, seed after seed, from base models that stages may share.
 
     Seeds are taken in order until `n_seeds` have been used. If `needs_retrieval`, a base model that has not acquired
@@ -63,11 +63,11 @@ def resolve_settings(settings: Config) -> Config:
     return out
 
 
-def read_stage(values: Config) -> Stage:
+def read_stage(values: Config) -> StagePlan:
     """Read a stage of the file."""
     branches = {name: resolve_settings(settings) for name, settings in values["branches"].items()}
     own = {"base": resolve_settings(values["base"]), "branches": branches, "seeds": range(*values["seeds"])}
-    return Stage(**{**values, **own, "predictions": Path(values["predictions"])})
+    return StagePlan(**{**values, **own, "predictions": Path(values["predictions"])})
 
 
 STAGES = {name: read_stage(values) for name, values in PLAN["stages"].items()}  # in the order in which they are run

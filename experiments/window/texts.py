@@ -37,7 +37,7 @@ VOCABULARY, SAMPLE = 600, 1500
 COMMON: dict[str, Any] = {"documents": 10**9, "words": 32, "digits": 3, "quote_prob": 0.3, "section_tokens": 4096.0}
 
 
-class Documents(NamedTuple):
+class BoundedDocuments(NamedTuple):
     """Documents by the lab's generator whose tokens lie between two bounds."""
 
     least: int
@@ -46,10 +46,14 @@ class Documents(NamedTuple):
 
     def generate(self, tokenizer: Tokenizer, seed: int, n_tokens: int) -> Iterator[str]:
         """Generate documents until they have so many tokens together."""
-        return select(Synthetic(**COMMON, **self.settings, seed=seed), tokenizer, n_tokens, self.least, self.most)
+        return select_documents(
+            Synthetic(**COMMON, **self.settings, seed=seed), tokenizer, n_tokens, self.least, self.most
+        )
 
 
-def select(corpus: Synthetic, tokenizer: Tokenizer, n_tokens: int, least: int = 1, most: int = 2**24) -> Iterator[str]:
+def select_documents(
+    corpus: Synthetic, tokenizer: Tokenizer, n_tokens: int, least: int = 1, most: int = 2**24
+) -> Iterator[str]:
     """Yield the documents of a corpus whose tokens lie between two bounds until they have `n_tokens` together."""
     for index in itertools.count():
         text = corpus.document(index)
@@ -61,8 +65,8 @@ def select(corpus: Synthetic, tokenizer: Tokenizer, n_tokens: int, least: int = 
             return
 
 
-LONG = Documents(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
-SHORT = Documents(40, 62, {"median_tokens": 54.0, "log_std": 0.2, "repeat_prob": 0.84, "number_prob": 0.4})
+LONG = BoundedDocuments(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
+SHORT = BoundedDocuments(40, 62, {"median_tokens": 54.0, "log_std": 0.2, "repeat_prob": 0.84, "number_prob": 0.4})
 CORPORA = {  # tokens in long and in short documents
     "base": (0.55 * BASE_TOKENS, 0.45 * BASE_TOKENS),
     "A": (TOKENS, 0),
@@ -97,8 +101,8 @@ def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) ->
     folder.mkdir(parents=True, exist_ok=True)
     natural = use_filler(corpus, [split_tokens(tokenizer, sentence) for sentence in read_reference()])
     texts = {
-        "whole": select(corpus, tokenizer, TOKENS, most=384),
-        "natural": select(natural, tokenizer, TOKENS),
+        "whole": select_documents(corpus, tokenizer, TOKENS, most=384),
+        "natural": select_documents(natural, tokenizer, TOKENS),
     }
     for name, documents in texts.items():
         lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)

@@ -38,13 +38,13 @@ from lab.core.yaml import format_yaml
 from lab.data.preparation import check_prepared
 from lab.longrecipe.stages import (
     TRAINING,
-    Recipe,
+    RecipeConfig,
     Resolved,
     Stage,
     collecting,
     list_stages,
     read_recipe,
-    resolve,
+    resolve_recipe,
 )
 from lab.sweep.nodes import Node, is_trained, run_nodes
 
@@ -57,7 +57,7 @@ SPEC = CommandSpec(
         "--utilisation": "As in fit.",
     },
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
-    options=Recipe,
+    options=RecipeConfig,
     stopped=CONTINUES,
 )
 
@@ -88,7 +88,7 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         raise ConfigError(*errors)
 
 
-def list_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequence[str]) -> list[Node]:
+def list_stage_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequence[str]) -> list[Node]:
     """List the nodes of the stages that are left, each of which needs the one before it."""
     nodes: list[Node] = []
     for stage in left:
@@ -114,7 +114,7 @@ def run_recipe(args: Arguments) -> int:
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
     recipe = read_recipe(Path(args.positional[0]), args.settings)
-    resolved = resolve(recipe)
+    resolved = resolve_recipe(recipe)
     left: list[Stage] = []
     for method in recipe.methods:
         # A stage reads what the one before it wrote: after one that is not done, all stages of the method run again.
@@ -125,7 +125,7 @@ def run_recipe(args: Arguments) -> int:
         # What was merged earlier is out of date, and would pass for a finished stage.
         if stage.kind == "merge":
             shutil.rmtree(recipe.path(stage), ignore_errors=True)
-    status = run_nodes(list_nodes(resolved, left, launcher))
+    status = run_nodes(list_stage_nodes(resolved, left, launcher))
     if status == 0:
         show(f"{recipe.folder}: all stages are done, {len(left)} of them now")
     elif status == EXIT_STOPPED:
@@ -137,7 +137,7 @@ def dry_run(estimate: Callable[..., str], args: Arguments) -> str:
     """Estimate the resources of each training stage by lab.train.dry_run.estimate, and reject those that do not fit."""
     texts = []
     errors: list[str] = []
-    for name, experiment in resolve(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
+    for name, experiment in resolve_recipe(read_recipe(Path(args.positional[0]), args.settings)).experiments.items():
         with collecting(errors, name):
             texts.append(estimate(experiment, args.options.memory_gib, args.options.utilisation))
     if errors:

@@ -91,7 +91,7 @@ class MergeConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Section):
+class RecipeConfig(Section):
     """The whole recipe; `tune`, `extend` and `replay` hold the sections of a run's config."""
 
     folder: str
@@ -143,17 +143,17 @@ class Recipe(Section):
 class Resolved(NamedTuple):
     """A recipe whose training stages have been checked, and every stage's settings as plain values."""
 
-    recipe: Recipe
+    recipe: RecipeConfig
     experiments: dict[str, Experiment]
     settings: dict[str, dict[str, Any]]
 
 
-def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
+def read_recipe(path: Path, overrides: dict[str, Any]) -> RecipeConfig:
     """Read a recipe and apply dotted overrides."""
-    return validated(Recipe, merge_layers(read_yaml(path), nest(overrides)))
+    return validated(RecipeConfig, merge_layers(read_yaml(path), nest(overrides)))
 
 
-def resolve(recipe: Recipe) -> Resolved:
+def resolve_recipe(recipe: RecipeConfig) -> Resolved:
     """Resolve the settings of every stage, and check those of the training stages before any model exists.
 
     Raises: ConfigError with one line for every error, prefixed by its stage; CheckpointError for a wrong base.
@@ -190,7 +190,7 @@ def collecting(errors: list[str], stage: str) -> Iterator[None]:
         errors += [f"{stage}.{line}" for line in str(error).splitlines()]
 
 
-def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
+def resolve_training(recipe: RecipeConfig, source: Source) -> dict[str, Experiment]:
     """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
     errors: list[str] = []
@@ -218,7 +218,7 @@ def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
     return experiments
 
 
-def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
+def stage_settings(recipe: RecipeConfig, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
     full = {"window": recipe.target_len, "mode": "concatenated"}
     # A sample has 30% of the target length (section 5.3).

@@ -46,7 +46,7 @@ class SweepOptions(Section):
     """Number of the only run to train, from 0 in the order of --dry_run."""
 
 
-def list_nodes(runs: Sequence[PlannedRun], jobs: int) -> list[Node]:
+def list_run_nodes(runs: Sequence[PlannedRun], jobs: int) -> list[Node]:
     """List the nodes that train runs, `jobs` at once."""
     nodes = []
     for planned in runs:
@@ -69,7 +69,7 @@ def describe_node(node: Node) -> str:
 
 def train_runs(runs: Sequence[PlannedRun], jobs: int) -> int:
     """Train all unfinished runs, list what became of each, and return the exit status."""
-    nodes = list_nodes(runs, jobs)
+    nodes = list_run_nodes(runs, jobs)
 
     def report(node: Node) -> None:
         show(describe_node(node), error=True)
@@ -98,7 +98,7 @@ def run_sweep(args: Arguments) -> int:
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
     if args.options.dry_run:
-        nodes = list_nodes(runs, options.jobs)
+        nodes = list_run_nodes(runs, options.jobs)
         for node in nodes:
             if node.is_finished():
                 node.state = "finished"

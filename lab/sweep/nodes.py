@@ -118,7 +118,7 @@ class Runner:
                 self.change(node, "elsewhere")
             else:
                 self.change(node, "running")
-                self.running.append((node, start(node, self.library)))
+                self.running.append((node, start_node(node, self.library)))
         return bool(self.running)
 
     def pass_on_signals(self) -> None:
@@ -150,7 +150,7 @@ class Runner:
                 self.change(node, "failed", f"status {status}: {node.last_line}")
 
 
-def start(node: Node, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
+def start_node(node: Node, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
     """Start the command of a node; reject one that cannot be started."""
     arguments = list(node.command)
     if TRUSTED.get():

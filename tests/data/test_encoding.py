@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from eval.engine.texts import read_documents
+from eval.engine.texts import load_documents
 from lab.data import encoding
 from lab.data.config import TokenizerFile
 from lab.data.preparation import prepare, shard_folder
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
     config = replace(config, look_ahead=segments)  # one pack of all of them
     loss = HeldOutLoss(config, tokens=2**20, pack_tokens=store.n_tokens, rank=0, world_size=1, device="cpu")
     assert loss.n_bytes == sum(len(text.encode()) for text in held_out)
-    read = read_documents(SimpleNamespace(tokenizer=load_tokenizer(tmp_path)), str(tmp_path / "corpus.jsonl"))
+    read = load_documents(SimpleNamespace(tokenizer=load_tokenizer(tmp_path)), str(tmp_path / "corpus.jsonl"))
     assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
 
 

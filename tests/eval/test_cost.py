@@ -31,7 +31,7 @@ def announced(tests, capsys, monkeypatch, window=512, passes=1):
     timed = []
     monkeypatch.setattr(subjects, "measure_seconds", lambda subject, tokens: timed.append(tokens) or 1.0)
     subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), train_len=window))
-    subjects.announce(subject, "passkey", "test", tests, passes)
+    subjects.announce_cost(subject, "passkey", "test", tests, passes)
     return timed, capsys.readouterr().err
 
 

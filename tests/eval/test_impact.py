@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from eval.engine.impactful import choose, mark, token_texts
+from eval.engine.impactful import choose_labels, mark, token_texts
 from eval.impact import main
 from lab.data.packing import held_out_windows
 from lab.data.preparation import shard_folder
@@ -130,12 +130,12 @@ def test_what_is_taken_by_hand(coverage, min_count):
         marked = np.minimum(occurrences, generator.integers(0, 7, 12))
         order = sorted(range(12), key=lambda k: (-marked[k] / occurrences[k], -marked[k]))
         table = pd.DataFrame({"occurrences": occurrences, "marked": marked}).loc[order]
-        assert choose(table, coverage, min_count) == taken_by_hand(occurrences, marked, coverage, min_count)
+        assert choose_labels(table, coverage, min_count) == taken_by_hand(occurrences, marked, coverage, min_count)
 
 
 def test_a_share_is_exact_where_its_product_is_not():
     # 0.1 * 30 is 3.0000000000000004: three of thirty marked are a tenth all the same
-    assert choose(pd.DataFrame({"occurrences": [3, 27, 27], "marked": [3, 14, 13]}), 0.1, 1) == [0]
+    assert choose_labels(pd.DataFrame({"occurrences": [3, 27, 27], "marked": [3, 14, 13]}), 0.1, 1) == [0]
 
 
 def test_texts_put_together_are_the_text(bpe):

@@ -116,7 +116,7 @@ def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe
     status, _, err = run([*words, "--stride=7", f"--lengths={len(ids) - 7}"], capsys)
     assert (status, err.count("\n")) == (2, 1)
     assert err.startswith(f"--lengths={len(ids) - 7}: whole windows of it need {len(ids) + 1} tokens")
-    monkeypatch.setattr("eval.perplexity.read_documents", lambda *_: [])
+    monkeypatch.setattr("eval.perplexity.load_documents", lambda *_: [])
     status, _, err = run([hugging_face_folder, *words[2:], "--lengths=16", "--stride=7"], capsys)
     assert (status, err.count("\n")) == (2, 1)
     assert "need 24 tokens, and all documents together have 0" in err

@@ -19,7 +19,7 @@ from lab.data.config import TokenizerFile
 from lab.loading import open_model, read_weights
 from lab.longrecipe import __main__ as longrecipe
 from lab.longrecipe.__main__ import main
-from lab.longrecipe.stages import read_recipe, resolve
+from lab.longrecipe.stages import read_recipe, resolve_recipe
 from lab.train.run import run_experiment
 from tests.opened import write_source
 from tests.refusals import check_faults
@@ -65,7 +65,7 @@ def recipe(base, prepared, tmp_path):
 
 
 def resolved(path, *words):
-    return resolve(read_recipe(path, parse_overrides(words)))
+    return resolve_recipe(read_recipe(path, parse_overrides(words)))
 
 
 def test_stages_follow_from_the_target_and_the_base(recipe, base, tmp_path):

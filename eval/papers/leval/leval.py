@@ -35,7 +35,7 @@ def outside_the_document(rows: Any) -> Any:
 def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the first option that is named."""
     named = re.search("[A-D]", answers[0])
-    return {"acc": agreement(named[0] if named else NONE, read_options(row))}
+    return {"acc": agreement(named[0] if named else NONE, list_right_options(row))}
 
 
 def agreement(chosen: str, right: str) -> float:
@@ -69,10 +69,10 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
         rest = answer[len(chosen) :].partition("Question")[0]
         chosen += "".join(re.findall(r"[A-D](?=[\s.)])", rest))
         chosen = chosen or "".join(re.findall("[A-D]+", rest)[:1])
-    return {"acc": agreement("".join(sorted({*chosen})) or NONE, read_options(row))}
+    return {"acc": agreement("".join(sorted({*chosen})) or NONE, list_right_options(row))}
 
 
-def read_options(row: dict[str, Any]) -> str:
+def list_right_options(row: dict[str, Any]) -> str:
     return re.sub("[^A-D]", "", row["output"].split()[0])
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from eval.papers import __main__ as running
 from eval.papers.__main__ import RESULT, main, measured_rows, result_folder
-from eval.papers.cells import compare, table_text
-from eval.papers.table import names, needs, read_table
+from eval.papers.cells import compare_cells, table_text
+from eval.papers.table import names, needs, read_paper_table
 from lab.config.settings import nest
 from lab.core.arguments import parse_overrides
 from lab.core.schema import validated
@@ -39,7 +39,7 @@ def test_every_table_and_figure_has_a_file_or_a_reason():
     assert not whole & left_out
     assert [name for name in names() if f"\n| {name} |" not in page] == []
     assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
-    for table in map(read_table, names()):
+    for table in map(read_paper_table, names()):
         assert all({*row} <= {*table.columns} for row in (*table.published.values(), table.mini.columns))
 
 
@@ -58,7 +58,7 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
     monkeypatch.setattr(running, "plan_sweep", lambda *_: [])
     monkeypatch.setattr(running, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
     for name in [name for name in names() if name.startswith(f"{paper}/")]:
-        for one in measured_rows(read_table(name, mini=mini), empty_place / "out"):
+        for one in measured_rows(read_paper_table(name, mini=mini), empty_place / "out"):
             for words in one.commands:
                 command_main = main_of(words[0].removeprefix("eval."))
                 if words[0] in NEEDS_NO_MODEL:
@@ -74,16 +74,16 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
 
 
 def test_ours_beside_theirs(tmp_path):
-    table = read_table("string/table1", mini=True)
+    table = read_paper_table("string/table1", mini=True)
     (one,) = measured_rows(table, tmp_path)
     one.values["out"].mkdir()
     rows = [{"compared_as": "rope", "score": 0.5}, {"compared_as": "rope", "score": 0.75, "seed": 1}]
     rows += [{"compared_as": "string", "score": 0.25, "commit": "old"}, {"compared_as": "string", "score": 0.5}]
     (one.values["out"] / "probe-a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mini = {cell["column"]: cell for cell in compare(table, [one], mini=True)}
+    mini = {cell["column"]: cell for cell in compare_cells(table, [one], mini=True)}
     assert (mini["RoPE"]["ours"], mini["STRING"]["ours"]) == (62.5, 50.0)  # the mean; the newest of one measurement
     assert (mini["RoPE"]["theirs"], mini["RoPE"]["difference"], mini["RoPE"]["scale"]) == (56.6, None, "mini")
-    cells = compare(table, [one], mini=False)
+    cells = compare_cells(table, [one], mini=False)
     (rope,) = (cell for cell in cells if cell["ours"] == 62.5)
     assert rope["difference"] == pytest.approx(62.5 - 56.6)
     assert len(cells) == 7 * 7  # rows of the paper that were not run are shown, too
@@ -92,7 +92,7 @@ def test_ours_beside_theirs(tmp_path):
 
 
 def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
-    assert read_table("dca/figure4").missing_files == [
+    assert read_paper_table("dca/figure4").missing_files == [
         "llama-2-7b: models/llama-2-7b is missing; get meta-llama/Llama-2-7b-hf",
         "pg19: data/pg19 is missing; get deepmind/pg19, split validation",
     ]
@@ -133,7 +133,7 @@ def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monke
 
 @pytest.mark.parametrize("name", names())
 def test_a_miniature_can_fail_and_can_succeed(name):
-    table, record = read_table(name, mini=True), json.loads(RECORD.read_text())[name]
+    table, record = read_paper_table(name, mini=True), json.loads(RECORD.read_text())[name]
     assert record["settings"] == settings(name), f"python -m tests.eval.papers.minis {name}"
     assert {*record["cells"]} == {*table.rows}
     shares = {column for column, place in table.columns.items() if place.times == 100}

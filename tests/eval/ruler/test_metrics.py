@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from eval.ruler.tasks import ALL, all_parts, any_part, averages, effective_length, interval
+from eval.ruler.tasks import ALL, all_parts, any_part, averages, effective_length, wilson_interval
 
 CASES = [  # answer, expected, all parts, any part
     pytest.param("12345678", ["1234567"], 1.0, 1.0, id="inside_a_longer_number"),
@@ -23,12 +23,12 @@ def test_scores(answer, expected, every, one):
 
 def test_partial_scores_widen_wilsons_interval_to_whole_sums():
     """A sum of 2 1/3 lies between 2 and 3 of 4; thirds that add up to 2 are 2, whatever the rounding."""
-    whole = [interval([1.0] * k + [0.0] * (4 - k)) for k in (2, 3)]
-    assert interval([1.0, 1.0, 1 / 3, 0.0]) == (whole[0][0], whole[1][1])
-    assert interval([1 / 3] * 3 + [1.0]) == whole[0]
+    whole = [wilson_interval([1.0] * k + [0.0] * (4 - k)) for k in (2, 3)]
+    assert wilson_interval([1.0, 1.0, 1 / 3, 0.0]) == (whole[0][0], whole[1][1])
+    assert wilson_interval([1 / 3] * 3 + [1.0]) == whole[0]
     # none and all of 20: 0 and z^2 / (20 + z^2) = 3.841459 / 23.841459, with z of 95%, and from 1 less that to 1
-    assert interval([0.0] * 20) == (0.0, pytest.approx(0.161125, abs=1e-6))
-    assert interval([1.0] * 20) == (pytest.approx(0.838875, abs=1e-6), 1.0)
+    assert wilson_interval([0.0] * 20) == (0.0, pytest.approx(0.161125, abs=1e-6))
+    assert wilson_interval([1.0] * 20) == (pytest.approx(0.838875, abs=1e-6), 1.0)
 
 
 # niah 8 x 90, vt 60, cwe 40, fwe 80, qa 30 and 50: retrieval 90, tracing 60, aggregation 60, answering 40;
