@@ -230,7 +230,6 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     Raises: CheckpointError.
     """
     parts: dict[str, list[tuple[int, Tensor]]] = {}  # of each weight, with the number of their first row
-    checkpoint.name_strays()
     with rejecting(checkpoint.folder):
         for path in checkpoint.tensor_files(WEIGHTS):
             with safe_open(path, framework="pt") as file:

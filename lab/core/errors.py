@@ -90,11 +90,11 @@ def is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and is_short(name)
 
 
-def suggest(word: str, names: Collection[str], other: str = "") -> str:
-    """Suggest the nearest of some names in place of an unknown word, or `other`, or list all."""
+def suggest(word: str, names: Collection[str]) -> str:
+    """Suggest the nearest of some names in place of an unknown word, or list all."""
     for name in difflib.get_close_matches(word, names, n=1):
         return f"did you mean {name}?"
-    return other or f"use one of: {', '.join(names)}"
+    return f"use one of: {', '.join(names)}"
 
 
 def look_up(methods: Mapping[str, T], method: str, field: str) -> T:

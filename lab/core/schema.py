@@ -34,7 +34,6 @@ MOST = 10**15  # of anything counted; a thousand times the tokens of the longest
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 MISSPELT = (*UNKNOWN, "union_tag_invalid")
-ABSENT = ("missing", "missing_argument")
 
 
 def path_text(text: str) -> str:
@@ -134,7 +133,7 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in MISSPELT)
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
         if items[0]["type"] in MISSPELT:
-            items = [item for item in items if item["type"] not in ABSENT]
+            items = [item for item in items if not item["type"].startswith("missing")]
         raise ConfigError(*dict.fromkeys(chain.from_iterable(error_lines(root, item) for item in items))) from None
     finally:
         IS_CHECKING.reset(token)
@@ -187,7 +186,7 @@ def error_lines(root: Any, item: Any) -> list[str]:
     names = [key for key in keys if isinstance(key, str)]
     if names:
         meaning = " ".join(read_docs(section).get(names[-1], "").split()).rstrip(".")
-    if error in ABSENT:
+    if error.startswith("missing"):
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
     translations = {  # of pydantic's messages

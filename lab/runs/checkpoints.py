@@ -30,8 +30,7 @@ from typing import NoReturn
 from safetensors import SafetensorError
 
 from lab.core import files
-from lab.core.command import show
-from lab.core.errors import CheckpointError, abbreviate, first_line
+from lab.core.errors import CheckpointError, first_line
 from lab.core.files import SHOWN, FileEntry
 
 NAME = re.compile(r"tokens-(\d{15})")
@@ -88,13 +87,6 @@ class Checkpoint:
     def tensor_files(self, *kinds: str) -> list[Path]:
         """List the files of tensors that its manifest lists, all or of some kinds."""
         return [self.folder / name for name in self.files if name.startswith(kinds or TENSORS)]
-
-    def name_strays(self) -> None:
-        """Print a line that names files of tensors in its folder that are not its own."""
-        strays = {path.name for path in self.folder.glob("*.safetensors")} - self.files.keys()
-        if strays:
-            names = abbreviate(", ".join(sorted(strays)))
-            show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property
     def manifest(self) -> dict[str, object]:

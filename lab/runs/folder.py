@@ -146,6 +146,8 @@ class RunFolder:
         if checkpoint is None:
             (self.path / COUNTS).unlink(missing_ok=True)
         else:
+            # A kill between a checkpoint and the counts of the run leaves these one save behind. After a second such
+            # kill they would be of a checkpoint that is gone.
             write_atomic(self.path / COUNTS, (checkpoint.folder / COUNTS).read_bytes())
         for name, content in files.items():
             if isinstance(content, bytes):

@@ -31,11 +31,6 @@ HUB = "hf:"
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
 FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
-WITHOUT_EFFECT = {
-    "norm": "pre",
-    "gate": False,
-    "softmax": None,
-}  # removed settings of the model, as most runs have them
 REMOVED = {  # by the last commit that has them: settings of earlier runs on which their results depend
     "0385f271": "model.norm=post model.norm=sandwich model.gate=True model.softmax.method=scalable "
     "model.softmax.method=temperature model.softmax.method=sink weights.by=context weights.control=loss "
@@ -196,7 +191,7 @@ def read_run_config(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     model = part(values, "model")
     # Runs of earlier versions state settings that no longer exist, mostly at values that changed nothing.
-    for name, without_effect in WITHOUT_EFFECT.items():
+    for name, without_effect in {"norm": "pre", "gate": False, "softmax": None}.items():
         if name in model and model[name] == without_effect:
             del model[name]
     for name, value in flatten(values).items():

@@ -356,18 +356,14 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
             break
     # All ranks report the same line, hence each needs the differences of all. Of several, the one that is listed first
     # is named, with all ranks that have it: settings come before the code that may cause the others.
-    nodes: list[str] = []
-    ranks_by_difference: dict[tuple[int, str, str], list[int]] = {}
-    for rank, part in enumerate(gather(f"{name}/differing", json.dumps([difference, platform.node()]), launch)):
-        theirs, node = json.loads(part)
-        nodes.append(node)
-        if theirs:
-            ranks_by_difference.setdefault(tuple(theirs), []).append(rank)
-    if ranks_by_difference:
-        (_, key, value), ranks = min(ranks_by_difference.items())
+    parts = gather(f"{name}/differing", json.dumps([difference, platform.node()]), launch)
+    differences, nodes = zip(*map(json.loads, parts), strict=True)
+    if any(differences):
+        named = min(filter(None, differences))
+        ranks = [rank for rank, theirs in enumerate(differences) if theirs == named]
         rule = f"{name_ranks(*ranks)} on {nodes[ranks[0]]} must have what rank 0 on {nodes[0]} has"
         fix = "start all ranks with the same settings, code, packages, compilers and shards"
-        raise ConfigError(f"{key}={value}: {rule}, {texts.get(key, 'nothing')}; {fix}")
+        raise ConfigError(f"{named[1]}={named[2]}: {rule}, {texts.get(named[1], 'nothing')}; {fix}")
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:

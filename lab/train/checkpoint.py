@@ -10,7 +10,6 @@ from functools import partial
 from torch import distributed
 
 from lab.core.errors import CheckpointError
-from lab.core.files import write_atomic
 from lab.data.module import PackedData
 from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
@@ -69,11 +68,6 @@ class Checkpointing:
             self.group = distributed.new_group(backend="gloo")
         if self.start.checkpoint is not None:
             self.restore(state, self.start.checkpoint)
-            if self.start.launch.is_first:
-                # A kill between a checkpoint and the counts of the run leaves these one save behind. After a second
-                # such kill they would be of a checkpoint that is gone.
-                counts = self.start.checkpoint.folder / checkpoints.COUNTS
-                write_atomic(self.folder.path / checkpoints.COUNTS, counts.read_bytes())
         self.saved_at = state.consumed
 
     def save_if_due(self, state: TrainState) -> None:

@@ -31,13 +31,6 @@ UTILISATION = (  # of the paper's 1T tokens in 28 days on 16 GPUs
     DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
 ) / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
 SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
-NAMES = {
-    "parameters": "parameters (float32)",
-    "gradients": "gradients (float32)",
-    "optimizer": "optimizer (float32)",
-    "gathered": "gathered weights and gradients",
-    "activations": "activations (unmeasured)",
-}
 
 
 def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
@@ -60,7 +53,8 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
         "",
         f"{'memory of each GPU':32}{'peak, GiB':>12}",
     ]
-    rows = {NAMES[kind]: size for kind, size in memory.peak.items()}
+    notes = {"gathered": "weights and gradients", "activations": "(unmeasured)"}
+    rows = {f"{name} {notes.get(name, '(float32)')}": size for name, size in memory.peak.items()}
     rows |= {"CUDA and NCCL (assumed)": assumed, "in all": memory.total + assumed}
     # Each process gathers the whole weights for a probe, when training holds no activations: not part of the total.
     if strategy == "fsdp" and experiment.probe is not None:
@@ -123,11 +117,9 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
     checkpoint, room = checkpoint_bytes(experiment), room_for_checkpoints(experiment)
     token_bytes = int(token_dtype(model.vocab_size)[-1])  # the last character of "<u2", numpy's name of the type
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * token_bytes
-    wall_hours = gpu_hours = "unknown (the peak of float32 is not in the table)"
+    wall_hours = "unknown (the peak of float32 is not in the table)"
     if train.bf16:
-        hours = {gpu: estimate_hours(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
-        walls = [f"{number:,.1f} on {gpu}" for gpu, number in hours.items()]
-        gpu_hours = ", ".join(f"{number * train.world_size:,.1f} on {gpu}" for gpu, number in hours.items())
+        walls = [f"{estimate_hours(experiment, gpu, utilisation):,.1f} on {gpu}" for gpu in PEAK_FLOPS]
         source = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
         both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
         wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, {source}"
@@ -137,7 +129,6 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
         "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         "wall hours": wall_hours,
-        "GPU-hours": gpu_hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
         "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(train)}, with the one being written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",

@@ -45,11 +45,14 @@ class Counting:
     def __init__(
         self, max_len: int, distance: Distance, layers: LayersConfig | None, *, selects: bool = False, copies: int = 1
     ) -> None:
-        rel_pos = None if distance.is_plain else partial(relative_positions, distance)
+        def rel_pos(q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
+            return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
+
+        counted = None if distance.is_plain else rel_pos
         # A checkpoint has the counts of all ranks in one sum, which any number of ranks may resume from. They stay
         # apart from this rank's own: else `total` would add them up once for each rank.
-        self.restored = PositionCounts(max_len, rel_pos)
-        self.local = PositionCounts(max_len, rel_pos)
+        self.restored = PositionCounts(max_len, counted)
+        self.local = PositionCounts(max_len, counted)
         if layers is not None:
             self.restored.encoded = self.local.encoded = layers.encoded(max_len)
         self.selects = selects
@@ -88,10 +91,6 @@ class Counting:
         self.restored.rel_pos = self.local.rel_pos
         self.restored.encoded = self.local.encoded
         self.restored_selected = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
-
-
-def relative_positions(distance: Distance, q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
-    return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
 
 
 class Recording:

@@ -108,7 +108,6 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
         if error:
             checkpoints.reject(checkpoint.folder, f"{error}; {checkpoints.RESTORE}")
     if launch.is_first:
-        checkpoint.name_strays()
         read_state(checkpoint)  # raises if it has not all parts of a run's state
     return checkpoint
 
