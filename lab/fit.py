@@ -109,6 +109,7 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     if "--profile" in arguments:
         stopped = NOTHING_WRITTEN
+    # A thread takes the signals of a rank, as its main thread may wait in C++. Until the run trains, a signal ends it.
     if launch.by_torchrun:
         take_signals().act = lambda number: end_rank(stopped, EXIT_STOPPED, launch)
     return run(replace(SPEC, stopped=stopped), print_or_work, arguments, report=report)

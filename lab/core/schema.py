@@ -214,9 +214,13 @@ def error_lines(root: Any, item: Any) -> list[str]:
 
 
 def locate_error(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there."""
-    # pydantic's location of an error contains the keys of the YAML and, within a union, the tag of its member. A tag is
-    # no key: it selects the member whose fields come next. Numbers are indices of lists.
+    """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there.
+
+    For an error of YaRN's factor pydantic's location is position, frequency, yarn, factor. The keys are position,
+    frequency, factor, the section is YaRN's class, and the type is that of its field `factor`.
+    """
+    # Within a union the location contains the tag of a member, which is no key: it selects the class of the keys that
+    # follow. Numbers are indices of lists. What else pydantic adds, such as "int" within a union of types, is no key.
     section, hint, keys = root, root, []
     for key in location:
         members = list_members(hint)

@@ -159,7 +159,9 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
     losses: list[str] = []
     if not (folder.path / MANIFEST).exists():  # a new run
         return sizes, losses
-    # The manifest of an older backup lists less than the checkpoint continues.
+    # Three sources tell what the files must be, the last one in most detail: the checkpoint, by the first bytes of the
+    # records that it continues (None in old ones); the records, which have probes with files of their own; the manifest
+    # of the run. A manifest of an older backup lists less than the other two.
     for name, entry in ((saved or {}) | missing_files(folder) | read_run_manifest(folder.path)[1]).items():
         path, is_record, probe = folder.path / name, name in RECORDS, probe_of(name)
         # Other files do not grow, and those of later probes are written again.
