@@ -21,7 +21,7 @@ from lab.config import Experiment, load_experiment
 from lab.config.settings import nest
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.schema import validated
-from lab.core.yaml import part
+from lab.core.yaml import Settings, part
 from lab.data.config import Conversations
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
@@ -91,7 +91,7 @@ def decoder_builder(experiment: Experiment, **options: Any) -> Callable[[int | N
 
 def open_model(
     path: str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     *,
     device: torch.device | str = "cpu",
     window: int | None = None,
@@ -131,7 +131,7 @@ def open_model(
 
 
 def open_hugging_face(
-    folder: Path, name: str, overrides: dict[str, Any], device: torch.device | str, window: int | None
+    folder: Path, name: str, overrides: Settings, device: torch.device | str, window: int | None
 ) -> OpenedModel:
     """Open a Hugging Face folder, by the lab's decoder or by transformers."""
     settings = folders.model_settings(folder, window)
@@ -162,7 +162,7 @@ def open_hugging_face(
     return opened
 
 
-def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
+def replaced_methods(settings: Settings, overrides: Settings) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
     rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
     errors = [f"{key}={value}: {rule}" for key, value in overrides.items() if key.partition(".")[0] != "position"]

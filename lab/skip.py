@@ -1,6 +1,6 @@
 """Position skips: ids with gaps, with which a short sample covers the distances of a long one.
 
-A sample's ids are drawn by one of three methods.
+A sample's ids are sampled by one of three methods.
 
 PoSE: the sample is two chunks of contiguous ids, the second of them shifted by one skip.
 
@@ -86,7 +86,7 @@ BoolArray = np.typing.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Skip(Method):
-    """The parameters of a skip method, and its draw of ids."""
+    """The parameters of a skip method, which samples ids."""
 
     target_len: Length
     """Target window T in tokens, which all ids stay below; the paper trains on samples of 30% of it."""
@@ -96,7 +96,7 @@ class Skip(Method):
 
     @abstractmethod
     def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
-        """Draw rising ids below target_len for a checked sample: int64 (n_sentences,) -> int64 (n_tokens,)."""
+        """Sample rising ids below target_len for a checked sample: int64 (n_sentences,) -> int64 (n_tokens,)."""
 
     def length_errors(self, n_tokens: int) -> list[str]:
         """List the parameters' errors for a sample of `n_tokens`, as lines that begin with the field."""
@@ -159,7 +159,7 @@ class Pose(Skip):
 
     def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Shift the second chunk by a random skip: int64 (n_tokens,)."""
-        # The order of the two draws is part of the data order: it must not change.
+        # The order of the two samples is part of the data order: it must not change.
         first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
         skip = generator.integers(0, self.target_len - n_tokens, endpoint=True)
         ids = np.arange(n_tokens, dtype=np.int64)
@@ -221,7 +221,7 @@ def skip_positions(
     sentence_lengths: Sequence[int] | IntArray | None = None,
     generator: np.random.Generator,
 ) -> IntArray:
-    """Draw position ids for a sample: strictly increasing in 0 .. target_len - 1.
+    """Sample position ids for a sample: strictly increasing in 0 .. target_len - 1.
 
     `method` is a name, which needs `target_len`, or a config section, which has its own. `sentence_lengths`, the tokens
     of each sentence, is for "longrecipe" alone; other methods ignore it.

@@ -83,15 +83,15 @@ def check_mask(method: type[WindowMask], **parameters: object) -> None:
         documents = np.append(0, np.cumsum(generator.random(2 * seed) < 0.2)) + anchored
         tokens = np.arange(len(documents)) + anchored
         runs = Arrangement(mask=built, anchor=0).runs(tokens, tokens, documents, generator)
-        places = np.concatenate([run.tokens for run in runs])
-        assert sorted(places) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {places}"
-        trained = torch.zeros(len(places), len(places), dtype=torch.bool)
+        order = np.concatenate([run.tokens for run in runs])
+        assert sorted(order) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {order}"
+        trained = torch.zeros(len(order), len(order), dtype=torch.bool)
         for run in runs:
             assert (np.diff(run.ids) >= 1).all(), "ids must rise in a run"
             index = torch.from_numpy(run.tokens)
             trained[index[:, None], index] = index[:, None] >= index
             trained[index, 0] |= run.anchored
-        index, docs = torch.arange(len(places)), torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
+        index, docs = torch.arange(len(order)), torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
         wrong = trained != built.visible(index[:, None], index, docs[:, None], docs)
         assert not wrong.any(), (
             f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
@@ -104,14 +104,13 @@ def check_skip_method(method: type[Skip], **parameters: object) -> None:
     for seed in SEEDS:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
         sentences = np.ones(n_tokens, np.int64)
-        first = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
-        again = built.position_ids(n_tokens, sentences, np.random.default_rng(seed))
+        first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
         assert first.dtype == np.int64, "ids must be int64"
         assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
         assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
         inside = (first >= 0) & (first < built.target_len)
         assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
-        assert (first == again).all(), "equal generators must draw equal ids"
+        assert (first == again).all(), "equal generators must give equal ids"
 
 
 def check_evidence_method(method: type[Evidence], **parameters: object) -> None:

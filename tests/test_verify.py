@@ -170,7 +170,7 @@ STATE_FAULTS = {  # what is done to a state, and the part that is named
     "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
     "streams_of_another_step": (lambda state: state.update(step=2), "data.streams: stream 0 has given 1 packs"),
-    "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have drawn more samples "),
+    "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have taken more samples "),
     "streams_of_another": (streams([1, 2, -1], [1, 3, 2]), "data.streams: a stream has samples of another"),
     "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),
 }

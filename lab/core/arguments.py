@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.core.errors import ConfigError, abbreviate
 from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_docs, settings_in, validated
-from lab.core.yaml import parse_yaml
+from lab.core.yaml import Settings, parse_yaml
 
 TEXTS = {  # the last parts of names whose values are text, even if they look like a number or true
     "chat_template", "corpus", "eos", "figures", "folder", "haystack", "hotpotqa", "include_path",
@@ -17,7 +17,7 @@ TEXTS = {  # the last parts of names whose values are text, even if they look li
 QUOTES = ('"', "'")
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(arguments: Sequence[str]) -> Settings:
     """Read `--a.b=value` and `--a.b value`; values are YAML, and true if there is none.
 
     Raises: ConfigError.
@@ -25,7 +25,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "1e3", "--fast"])
         {'optim.lr': 0.001, 'run.name': '1e3', 'fast': True}
     """
-    overrides: dict[str, Any] = {}
+    overrides: Settings = {}
     left = list(arguments)
     while left:
         word = left.pop(0)
@@ -65,7 +65,7 @@ def parse_value(text: str, name: str) -> Any:
     return value
 
 
-def parse_method(word: str, option: str) -> dict[str, Any]:
+def parse_method(word: str, option: str) -> Settings:
     """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in message lines.
 
     Raises: ConfigError.
@@ -85,7 +85,7 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
     return {"method": name, **parameters}
 
 
-def read_options(options_class: type[Any], settings: Mapping[str, Any], errors: Sequence[str] = ()) -> Any:
+def read_options(options_class: type[Any], settings: Mapping[str, object], errors: Sequence[str] = ()) -> Any:
     """Build a command's options from the settings; `errors` were found elsewhere on the command line.
 
     `64,128`, `64` and `vt,cwe` are lists where an option is a list.
@@ -108,7 +108,7 @@ def read_options(options_class: type[Any], settings: Mapping[str, Any], errors: 
     return options
 
 
-def split_options(options_class: type[Any], settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def split_options(options_class: type[Any], settings: Mapping[str, object]) -> tuple[Any, Settings]:
     """Build a command's own options from the settings, and return them and the other settings.
 
     Raises: ConfigError.

@@ -26,6 +26,7 @@ from lab.core.errors import ConfigError, LabError, abbreviate, is_short
 from lab.core.files import on_disk
 from lab.core.plugins import TRUSTED
 from lab.core.startup import SIGNALS
+from lab.core.yaml import Settings
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -46,7 +47,7 @@ class Arguments(NamedTuple):
 
     positional: list[str]
     options: argparse.Namespace
-    settings: dict[str, Any]
+    settings: Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ class Bar(tqdm):  # type: ignore[misc]
     def __init__(self, iterable: Iterable[object] | None = None, *, desc: str, **settings: Any) -> None:
         self.on_terminal = sys.stderr.isatty()
         progress = "{desc}: {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
-        style: dict[str, Any] = {"smoothing": 0, "mininterval": 0.2, "bar_format": progress}
+        style: dict[str, object] = {"smoothing": 0, "mininterval": 0.2, "bar_format": progress}
         if not self.on_terminal:
             plain = progress.replace("|{bar:20}|", "")
             style |= {"mininterval": 10.0, "bar_format": plain, "file": Lines(sys.stderr)}

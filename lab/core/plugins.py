@@ -53,10 +53,7 @@ def load_plugin(path: Path) -> None:
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"plugins={path}: {type(error).__name__}{line} ({first_line(error)}); correct it") from error
-    add_classes(module, f"plugins={path}")
-    for _, section in find_classes(module):
-        section.plugin = digest
-        section.__reduce__ = reduce_object  # type: ignore[method-assign,assignment]
+    add_classes(module, f"plugins={path}", digest)
     LOADED[digest] = module
 
 
@@ -83,18 +80,20 @@ def read_plugin(name: str, folder: Path) -> bytes:
     raise AssertionError(f"{name}: was not loaded")
 
 
-def add_classes(module: ModuleType, field: str) -> None:
+def add_classes(module: ModuleType, field: str, digest: str) -> None:
     """Add a module's classes to their tables; reject a module without any, and tags that are taken."""
-    classes = [(kind, section, getattr(section, kind.tag)) for kind, section in find_classes(module)]
-    bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
+    classes = [(union, section, getattr(section, union.tag)) for union, section in find_classes(module)]
+    bases = ", ".join(union.base.__name__ for union in OneOf.every)
     if not classes:
         raise ConfigError(f"{field}: defines no method, corpus or measure; derive a class from one of {bases}")
-    for kind, _, tag in classes:
-        if tag in kind.table:
-            place = sys.modules[kind.table[tag].__module__].__file__
-            raise ConfigError(f"{field}: {kind.tag}: {tag} is taken by {place}; name it otherwise")
-    for kind, section, tag in classes:
-        kind.table[tag] = section
+    for union, _, tag in classes:
+        if tag in union.table:
+            file = sys.modules[union.table[tag].__module__].__file__
+            raise ConfigError(f"{field}: {union.tag}: {tag} is taken by {file}; name it otherwise")
+    for union, section, tag in classes:
+        union.table[tag] = section
+        section.plugin = digest
+        section.__reduce__ = reduce_object  # type: ignore[method-assign,assignment]
     # pydantic's validators contain the classes that the tables held when they were built.
     adapter.cache_clear()
 
@@ -103,9 +102,9 @@ def find_classes(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
     """Yield the methods that a module defines, each with its table; classes without a tag are bases of others."""
     for section in {value for value in vars(module).values() if isinstance(value, type)}:
         if section.__module__ == module.__name__:
-            for kind in OneOf.every:
-                if issubclass(section, kind.base) and isinstance(getattr(section, kind.tag), str):
-                    yield kind, section
+            for union in OneOf.every:
+                if issubclass(section, union.base) and isinstance(getattr(section, union.tag), str):
+                    yield union, section
 
 
 def reduce_object(self: Section) -> Any:

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapt
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from lab.core.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, abbreviate, first_line, is_short, suggest
-from lab.core.yaml import flatten
+from lab.core.yaml import Settings, flatten
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class OneOf:
         return core_schema.tagged_union_schema(choices, discriminator=self.tag)
 
 
-def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
+def validated(root: type[T], values: Mapping[str, object], instance: T | None = None) -> T:
     """Build a config class from settings by name, or set the fields of an instance.
 
     Raises: ConfigError with one line for every error, but for what may be missing only as a name is misspelt.
@@ -144,7 +144,7 @@ def default_value(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def non_defaults(section: Any) -> dict[str, Any]:
+def non_defaults(section: Any) -> Settings:
     """Return the fields of a section that differ from their defaults, and the tags of unions."""
     changed = {}
     for field in fields(section):

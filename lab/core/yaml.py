@@ -15,6 +15,7 @@ from ruamel.yaml.nodes import Node, ScalarNode
 
 from lab.core.errors import ConfigError, first_line
 
+Settings = dict[str, Any]  # nested settings, by name
 LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 
 
@@ -64,7 +65,7 @@ def parse_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
 
 
-def format_yaml(values: dict[str, Any]) -> str:
+def format_yaml(values: Settings) -> str:
     """Write settings as YAML that `parse_yaml` and readers of YAML 1.1 read back to the same."""
     yaml, out = YAML(typ="safe", pure=True), io.StringIO()
     yaml.version = (1, 1)  # quotes words such as off, and writes 1.0e-05
@@ -75,7 +76,7 @@ def format_yaml(values: dict[str, Any]) -> str:
     return out.getvalue().removeprefix("%YAML 1.1\n---\n")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Settings:
     """Read a YAML file of sections, or a config of the lab by its name; reject any other file."""
     packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
     # os.path returns False for a name with a NUL, which Path raises for.
@@ -99,14 +100,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Settings, prefix: str = "") -> Settings:
     """Turn nested sections into dotted keys.
 
     Example:
         >>> flatten({"optim": {"lr": 1.0}, "skip": None})
         {'optim.lr': 1.0, 'skip': None}
     """
-    out: dict[str, Any] = {}
+    out: Settings = {}
     for key, value in values.items():
         if isinstance(value, dict) and value:
             out |= flatten(value, f"{prefix}{key}.")
@@ -115,7 +116,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def part(values: dict[str, Any], key: str) -> dict[str, Any]:
+def part(values: Settings, key: str) -> Settings:
     """Return a section; an empty one if it is missing, null, or no section."""
     section = values.get(key)
     return section if isinstance(section, dict) else {}

@@ -41,7 +41,7 @@ MANIFEST, RUN, CONSUMED, SEEN = "manifest.json", "run", "consumed_tokens", "reco
 RESTORE = "restore it"
 ANEW = f"{RESTORE}, or start again with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
-SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
+SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the offsets of each shard in its tensor
 BEGINS = "begins"
 PROBES = "probes.jsonl"
 RECORDS = ("metrics.jsonl", PROBES)
@@ -84,9 +84,9 @@ class Checkpoint:
         hashes = {path.name: self.files[path.name]["sha256"] for path in self.tensor_files(WEIGHTS)}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
-    def tensor_files(self, *kinds: str) -> list[Path]:
-        """List the files of tensors that its manifest lists, all or of some kinds."""
-        return [self.folder / name for name in self.files if name.startswith(kinds or TENSORS)]
+    def tensor_files(self, *prefixes: str) -> list[Path]:
+        """List the files of tensors that its manifest lists, all or those with some prefixes."""
+        return [self.folder / name for name in self.files if name.startswith(prefixes or TENSORS)]
 
     @cached_property
     def manifest(self) -> dict[str, object]:

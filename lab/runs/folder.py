@@ -91,7 +91,7 @@ class RunFolder:
         try:
             with path.open("ab") as file:
                 file.write(lines)
-        except OSError as error:  # of any kind: what cannot be recorded must not be trained
+        except OSError as error:  # any: what cannot be recorded must not be trained
             # The beginning of a line that is cut here would join the first line of a resume.
             with suppress(OSError):
                 os.truncate(path, size)
@@ -204,8 +204,8 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     }
     if counts.has_gaps:
         arrays["g_by_ids"] = counts.demand_by_ids
-    for kind in counts.encoded:
-        arrays[OF_KIND + kind] = counts.frequency(kind)
+    for layers in counts.encoded:
+        arrays[OF_KIND + layers] = counts.frequency(layers)
     buffer = io.BytesIO()
     save(buffer, **arrays)
     return buffer.getvalue()

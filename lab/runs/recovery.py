@@ -142,7 +142,7 @@ def check_streams(streams: np.ndarray | None, step: int, consumed_tokens: int) -
     # more in each sample.
     packed = (following - numbers[:, 0]) // len(streams) - (waiting >= 0).sum(1)
     if (packed < packs).any() or packed.sum() > consumed_tokens:
-        raise ValueError("data.streams: have drawn more samples than were trained on, or fewer than their packs hold")
+        raise ValueError("data.streams: have taken more samples than were trained on, or fewer than their packs hold")
 
 
 def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[str, int], list[str]]:

@@ -1,7 +1,7 @@
 """Write, publish and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), while a run trains.
 
 Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
-place of each shard in its tensor, in the form that DCP's own reader of safetensors takes. A file that holds whole
+index of each shard in its tensor, in the form that DCP's own reader of safetensors takes. A file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
 DCP's own writers do not serve. HuggingFaceStorageWriter holds a whole file in memory a second time, and
@@ -73,9 +73,9 @@ class ShardWriter(StorageWriter):
             if item.tensor_data.chunk.sizes.numel():
                 items[OPTIMIZER if item.index.fqn.startswith(MOMENTS) else WEIGHTS].append(item)
         results = []
-        for kind, written in items.items():
+        for prefix, written in items.items():
             if written:
-                name = f"{kind}{plan.storage_data:05d}.safetensors"
+                name = f"{prefix}{plan.storage_data:05d}.safetensors"
                 entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(written, planner))
                 results.append(WriteResult(MetadataIndex(name), entry["bytes"], entry))
         # The interface is asynchronous; this write is done.

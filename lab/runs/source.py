@@ -13,10 +13,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
 
 from lab.core.errors import CheckpointError, ConfigError, abbreviate, first_line
-from lab.core.yaml import flatten, part, read_yaml
+from lab.core.yaml import Settings, flatten, part, read_yaml
 from lab.model.config import DecoderConfig
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.rope import frequency_settings
@@ -52,9 +51,9 @@ class Place:
 class Source:
     """Raw settings of a trained model; `window` is its training window where known."""
 
-    model: dict[str, Any]
-    position: dict[str, Any]
-    tokenizer: dict[str, Any] | None
+    model: Settings
+    position: Settings
+    tokenizer: Settings | None
     window: int | None
 
 
@@ -149,13 +148,13 @@ def revisions(word: str) -> list[str]:
 
 
 def read_source(
-    path: Path, stated: Mapping[str, Any] = {}, *, own_frequencies: bool = False, field: str = FIELD
+    path: Path, stated: Mapping[str, object] = {}, *, own_frequencies: bool = False, field: str = FIELD
 ) -> Source:
     """Read architecture, positions and tokenizer of trained weights; `own_frequencies` replace a Hugging Face folder's.
 
     An absent model has the architecture that is `stated`, which is enough for a dry run.
 
-    Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind or a broken config.
+    Raises: CheckpointError for a folder of another type, ConfigError for a model of another type or a broken config.
     """
     if not is_hub_id(path) and not os.path.isdir(path):
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
@@ -164,7 +163,7 @@ def read_source(
         absent = tokenizer_settings(path / TOKENIZER, "<eos>")
         return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, absent, None)
     place = find_place(path, field)
-    tokenizer: dict[str, Any] | None = None
+    tokenizer: Settings | None = None
     if not place.is_hugging_face:
         values = read_run_config(place.home / CONFIG)
         data = part(values, "data")
@@ -172,7 +171,7 @@ def read_source(
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
     settings = folders.read_decoder_settings(place.folder)
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
-    position: dict[str, Any] = {}
+    position: Settings = {}
     if not own_frequencies:
         position["frequency"] = frequency_settings(settings)
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json").get("eos_token"))
@@ -183,7 +182,7 @@ def read_source(
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
 
 
-def read_run_config(path: Path) -> dict[str, Any]:
+def read_run_config(path: Path) -> Settings:
     """Read the config.yaml of a run, which an earlier version of the lab may have written.
 
     Raises: ConfigError for a run that depends on a setting that was removed.
@@ -201,5 +200,5 @@ def read_run_config(path: Path) -> dict[str, Any]:
     return values
 
 
-def tokenizer_settings(file: Path, eos: str) -> dict[str, Any]:
+def tokenizer_settings(file: Path, eos: str) -> Settings:
     return {"method": "file", "path": str(file), "eos": eos}

@@ -111,8 +111,8 @@ class Checkpointing:
         try:
             check_state(saved)
         except ValueError as error:
-            place = root / checkpoints.folder_name(consumed)
-            raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
+            folder = root / checkpoints.folder_name(consumed)
+            raise CheckpointError(f"{folder}: not saved ({error}); resume from the checkpoint before it") from error
 
         # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
         records = add_to_manifest(self.folder.path, RECORDS) if self.start.launch.is_first else {}

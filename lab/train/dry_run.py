@@ -42,14 +42,14 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     memory = measure_memory(experiment)
     assumed = GIB if train.world_size == 1 else 2 * GIB
     refuse_too_large(memory, assumed, limit)
-    words = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
-    words.append(f"packs of {train.micro_batch_tokens:,} tokens")
+    parts = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
+    parts.append(f"packs of {train.micro_batch_tokens:,} tokens")
     if train.context_parallel > 1:
-        words.append(f"each shared by {train.context_parallel}")
+        parts.append(f"each shared by {train.context_parallel}")
     if train.recompute:
-        words.append("recompute")
+        parts.append("recompute")
     lines = [
-        f"{experiment.run.name}: {', '.join(words)}",
+        f"{experiment.run.name}: {', '.join(parts)}",
         "",
         f"{'memory of each GPU':32}{'peak, GiB':>12}",
     ]
@@ -137,7 +137,7 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
 
 
 def estimate_hours(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
-    """Compute the wall hours of a run on GPUs of a kind, in bfloat16."""
+    """Compute the wall hours of a run on GPUs of a model, in bfloat16."""
     train = experiment.train
     flops: float = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
     if train.recompute:

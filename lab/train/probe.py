@@ -98,7 +98,7 @@ class Probing:
                 outcome = self.measure(state, counts)
             except (WorkFailed, OutOfStep):
                 raise
-            except Exception as error:  # of any kind: what the probe measures must not end the run
+            except Exception as error:  # any: what the probe measures must not end the run
                 # This joins whichever exchange the other ranks are in, and raises WorkFailed in all of them.
                 exchange(None, describe_error(error))
             # A rank that is done meets those that are still testing here: one of them may yet fail.
@@ -154,7 +154,7 @@ class Probing:
                 add_to_manifest(self.recording.folder.path, [f"counts/{name}.npz", f"cases/{name}.jsonl", *RECORDS])
                 self.recording.mirror(lines[-1])
                 return
-            except Exception as error:  # of any kind, such as a full disk
+            except Exception as error:  # any, such as a full disk
                 outcome = describe_error(error)
         show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError, DiskError):

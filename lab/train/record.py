@@ -228,7 +228,7 @@ class Wandb:
             # wandb gives a run that records nothing to somebody who entered no key
             if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
                 raise TimeoutError("no key was entered")
-        except Exception as error:  # of any kind: the run must not depend on it
+        except Exception as error:  # any: the run must not depend on it
             wandb.teardown(1)  # or the id would still be in use
             self.run = begin(mode="offline")
             fix = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"

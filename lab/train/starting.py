@@ -81,7 +81,7 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
     """
-    place = ""
+    path = ""
     if check_run(experiment, resume=resume) and launch.is_first:
         folder = RunFolder(experiment.run.path)
         root = folder.checkpoints
@@ -96,11 +96,11 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
         for loss in losses:
             show(loss, error=True)
         if newest is not None:
-            place = str(newest.folder)
-    place = gather("checkpoint", place, launch)[0]
-    if not place:
+            path = str(newest.folder)
+    path = gather("checkpoint", path, launch)[0]
+    if not path:
         return None
-    checkpoint = checkpoints.Checkpoint(Path(place))
+    checkpoint = checkpoints.Checkpoint(Path(path))
     # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
     names = [path.name for path in checkpoint.tensor_files()]
     mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}

@@ -199,7 +199,7 @@ class Stopping:
     def ask(self, number: int, frame: object = None) -> None:
         """Note a signal, by which all ranks stop after the step; a second Ctrl-C ends the process."""
         now = time.monotonic()
-        # One Ctrl-C arrives twice: from the terminal, and passed on by torchrun. Only a later one is a second.
+        # One Ctrl-C arrives two times: from the terminal, and passed on by torchrun. Only a later one is a second.
         if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(number, signal.SIG_DFL)
@@ -216,8 +216,8 @@ class Stopping:
         if stats.skipped:
             what = "gradient" if math.isfinite(stats.sums["loss"]) else "loss"
             fix = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
-            place = f"step {state.step}, which ends at {state.consumed:,} tokens"
-            self.error = f"optim.lr={state.recipe.optim.lr}: {place}, has a {what} that is not finite; {fix}"
+            at = f"step {state.step}, which ends at {state.consumed:,} tokens"
+            self.error = f"optim.lr={state.recipe.optim.lr}: {at}, has a {what} that is not finite; {fix}"
         if self.error or stats.sums["stop"]:
             self.stopped = True
 
