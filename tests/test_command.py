@@ -20,7 +20,7 @@ from lab.core.arguments import TEXTS
 from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError
 from lab.core.files import AGAIN
-from lab.core.schema import settings_in
+from lab.core.schema import iterate_settings
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -178,7 +178,7 @@ def test_words_that_cannot_be_read_are_one_line(words, start):
 
 def test_every_path_and_name_is_text():
     classes = [Experiment, *map(form_of, cli.commands())]
-    named = {name: str(hint) for each in classes if each for name, _, _, hint in settings_in(each)}
+    named = {name: str(hint) for each in classes if each for name, _, _, hint in iterate_settings(each)}
     assert len(named) > 150
     for name, hint in named.items():
         is_path = "path_text" in hint and name not in ("plugins", "positions")  # a list, or numbers elsewhere

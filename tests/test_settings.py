@@ -5,7 +5,7 @@ import re
 
 from lab.config import Experiment
 from lab.core.errors import ConfigError
-from lab.core.schema import settings_in
+from lab.core.schema import iterate_settings
 from lab.core.yaml import parse_yaml
 from tests.forked import ROOT
 
@@ -26,7 +26,7 @@ NEEDED = {word if "." in word else f"position.frequency.{word}" for text in NEED
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute
 DOTTED = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 OPTION = re.compile(r"--([a-z_.0-9]+)")
-SETTINGS = {name for name, *_ in settings_in(Experiment)}
+SETTINGS = {name for name, *_ in iterate_settings(Experiment)}
 
 
 def words_in(value, prefix=""):

@@ -18,7 +18,7 @@ from typing import Any
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.config.settings import Settings, config_name, load_settings
 from lab.core.plugins import hash_plugin
-from lab.core.schema import PathText, Section, non_defaults, to_json, validated
+from lab.core.schema import PathText, Section, non_defaults, section_to_json, validated
 from lab.core.yaml import flatten, format_yaml
 from lab.data.config import DataConfig, Synthetic, hash_json
 from lab.evidence import EvidenceConfig
@@ -173,7 +173,7 @@ def load_experiment(path: Path, overrides: Settings | None = None) -> Experiment
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes, as the head of this file defines."""
     tests = experiment.tests
-    chosen = flatten(json.loads(json.dumps(non_defaults(experiment), default=to_json)))
+    chosen = flatten(json.loads(json.dumps(non_defaults(experiment), default=section_to_json)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen["train.precision"] = experiment.train.precision
     # probe.batch may change at a resume, and yet is part of the name: in bfloat16 some answers depend on it.

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from lab.core.errors import ConfigError, abbreviate
-from lab.core.schema import MOST, TAGS, Section, adapter, default_value, read_docs, settings_in, validated
+from lab.core.schema import MOST, TAGS, Section, adapter, default_value, iterate_settings, read_docs, validated
 from lab.core.yaml import Settings, parse_yaml
 
 TEXTS = {  # the last parts of names whose values are text, even if they look like a number or true
@@ -144,7 +144,7 @@ def settings_lines(
 
     Settings of sections, whose names have a dot, are omitted without `everything`.
     """
-    listed = [one for one in settings_in(options_class, prefix) if everything or "." not in one[0]]
+    listed = [one for one in iterate_settings(options_class, prefix) if everything or "." not in one[0]]
     times = Counter(name for name, *_ in listed)
     lines = [f"\n{heading} (default; meaning):\n"] if heading and listed else []
     inside = "."

@@ -96,7 +96,7 @@ def name_temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
-def remove(path: Path) -> None:
+def delete(path: Path) -> None:
     """Delete a file, a link or a folder, if it exists."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
@@ -107,10 +107,10 @@ def remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def remove_leftovers(folder: Path) -> None:
+def delete_leftovers(folder: Path) -> None:
     """Delete what a kill left half written in a folder that this process owns, and in its subfolders."""
     for path in [*folder.glob(LEFTOVER), *folder.glob(f"*/{LEFTOVER}")]:
-        remove(path)
+        delete(path)
 
 
 def write_atomic(path: Path, data: bytes) -> FileEntry:
@@ -268,6 +268,6 @@ def publish_folder(temporary: Path, final: Path) -> None:
     with on_disk(final):
         for path in [*temporary.rglob("*"), temporary]:
             sync(path)
-        remove(final)
+        delete(final)
         temporary.rename(final)
         sync(final.parent)

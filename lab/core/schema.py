@@ -121,7 +121,7 @@ def validated(root: type[T], values: Mapping[str, object], instance: T | None = 
     """
     # By JSON, because pydantic takes a list for a tuple only in JSON if types are strict.
     try:
-        text = json.dumps(values, default=to_json, ensure_ascii=False).encode()
+        text = json.dumps(values, default=section_to_json, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         rule = f"must be text and numbers by name, not nested within themselves ({first_line(error)})"
         raise ConfigError(f"settings: {rule}; write section.key: value") from error
@@ -154,7 +154,7 @@ def non_defaults(section: Any) -> Settings:
     return changed
 
 
-def to_json(value: object) -> object:
+def section_to_json(value: object) -> object:
     """Return a section as a dict, NumPy's numbers as Python's, and anything else as text."""
     if isinstance(value, Section):
         return non_defaults(value)
@@ -246,13 +246,13 @@ def list_members(hint: Any) -> dict[Any, Any]:
     return members
 
 
-def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
+def iterate_settings(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
     """Yield every setting under its dotted name, with its field, class and type; the members of unions in turn."""
     hints = get_type_hints(root, include_extras=True)
     for item in sorted(fields(root), key=lambda item: item.name not in TAGS):
         members = list_members(hints[item.name])
         for section in members.values():
-            yield from settings_in(section, f"{prefix}{item.name}.")
+            yield from iterate_settings(section, f"{prefix}{item.name}.")
         if not members:
             yield prefix + item.name, item, root, hints[item.name]
 
@@ -261,7 +261,7 @@ def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[object])
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
     above = ".".join(map(str, keys[:-1]))
     siblings = [item.name for item in fields(section)]
-    others = {item.name: dotted for dotted, item, *_ in reversed([*settings_in(root)])}
+    others = {item.name: dotted for dotted, item, *_ in reversed([*iterate_settings(root)])}
     for names in ({name: f"{above}.{name}".lstrip(".") for name in siblings}, others):
         for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
             # The same name is a setting of another member of the union.

@@ -234,14 +234,14 @@ def run_owned(run: RunTask, folder: Path, task: int) -> None:
         finally:
             # this process holds the task's lock, so that temporary folders of the task are its own or of killed ones
             for attempt in folder.glob(f".{path.name}.tmp*"):
-                files.remove(attempt)
+                files.delete(attempt)
 
 
 def close_folder(config: DataConfig, folder: Path) -> None:
     """Write prepared.json after the last shard, and delete the leftovers of killed processes."""
-    files.remove_leftovers(folder)
+    files.delete_leftovers(folder)
     for lock in folder.glob(".task-*.lock*"):
-        files.remove(lock)
+        files.delete(lock)
     records = files.build_manifest(folder, "[!.]*.json")
     records.pop(shards.PREPARED, None)
     record = {

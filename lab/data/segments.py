@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lab.core.errors import DataError, DiskError
-from lab.core.files import LEFTOVER, remove, write_atomic
+from lab.core.files import LEFTOVER, delete, write_atomic
 from lab.core.types import IntArray
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
@@ -139,7 +139,7 @@ def count_groups(shard: Shard, window: int) -> IntArray:
     with suppress(OSError, DiskError):
         # if a leftover is another process's, that one goes on without saving its equal index
         for leftover in shard.folder.glob(f".{path.name}{LEFTOVER[1:]}"):
-            remove(leftover)
+            delete(leftover)
         write_atomic(path, hash_index(path, index.tobytes()) + index.tobytes())
     return index
 

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.optim import Optimizer
 
 from lab.core.errors import CheckpointError, LabError, first_line
-from lab.core.files import FileEntry, publish_folder, remove, write_hashed, write_json
+from lab.core.files import FileEntry, delete, publish_folder, write_hashed, write_json
 from lab.runs import checkpoints
 from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, rejecting
 from lab.runs.recovery import State
@@ -265,4 +265,4 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     left = [tokens for tokens in folders if tokens < newest and (tokens <= first_final or tokens in final)]
     for tokens, folder in folders.items():
         if tokens not in (newest, *left[: keep - 1]) and not (tokens in final and tokens < newest):
-            remove(folder)
+            delete(folder)

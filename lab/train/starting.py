@@ -63,7 +63,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     try:
         with locks.locked(path / locks.LOCK_NAME):
             # What another process left half written; under the lock, no other one is writing.
-            files.remove_leftovers(path)
+            files.delete_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import automatic_name
-from lab.core.schema import settings_in
+from lab.core.schema import iterate_settings
 from lab.core.yaml import flatten, parse_yaml
 from tests.forked import ROOT
 
@@ -58,7 +58,7 @@ RECORDS = sorted((ROOT / "experiments" / "miniature" / "records").glob("*.jsonl.
 
 @pytest.mark.parametrize("table", RECORDS, ids=[path.name for path in RECORDS])
 def test_names_of_runs_that_were_recorded_hold(table, tmp_path):
-    known = {name for name, *_ in settings_in(Experiment)}
+    known = {name for name, *_ in iterate_settings(Experiment)}
     lines = lzma.decompress(table.read_bytes()).decode().splitlines()
     rows = [json.loads(line) for line in lines if '"config.yaml"' in line]
     for row in rows[::3]:
