@@ -169,7 +169,8 @@ def test_a_resumed_run_hides_numbers_in_the_text_of_its_earlier_probes(tmp_path)
     text.write_text("one two")
     (run / "probes.jsonl").write_text("")
     check_haystack(experiment)
-    (run / "probes.jsonl").write_text(json.dumps({"haystack": hashlib.sha256(b"one two").hexdigest()[:16]}) + "\n{}\n")
+    probe = {"consumed_tokens": 1, "haystack": hashlib.sha256(b"one two").hexdigest()[:16]}
+    (run / "probes.jsonl").write_text(json.dumps(probe) + '\n{"consumed_tokens": 2}\n')
     check_haystack(experiment)
     text.write_text("one three")
     with refused(f"probe.haystack={text}: is not the text of the run's earlier probes; {{}}", error=ConfigError):

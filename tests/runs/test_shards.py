@@ -51,7 +51,7 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
     assert torch.equal(whole["w"], wide.T)
 
 
-def test_only_the_files_of_its_manifest_are_read(tmp_path, capsys):
+def test_only_the_files_of_its_manifest_are_read(tmp_path):
     save(tmp_path, {"w": torch.ones(4, 3)})
     saved = newest(tmp_path)
     for name in ("weights-00000-old", "weights-00007"):
@@ -61,7 +61,6 @@ def test_only_the_files_of_its_manifest_are_read(tmp_path, capsys):
     assert torch.equal(found["w"], torch.ones(4, 3))
     assert read_tensors(saved).keys() == {"w"}
     assert torch.equal(read_tensors(saved)["w"], found["w"])
-    assert "weights-00000-old.safetensors, weights-00007.safetensors: " in capsys.readouterr().err
 
 
 def test_the_digest_names_the_weights_alone(tmp_path):
