@@ -30,7 +30,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -114,7 +114,7 @@ class Harness(run.Measure):
         self.model.set_cache_hook(self.model.stored)
         try:
             with redirect_stdout(sys.stderr):
-                scores: dict[str, Any] = simple_evaluate(
+                scores: Row = simple_evaluate(
                     model=self.model,
                     tasks=self.tasks,
                     task_manager=self.manager,
@@ -185,7 +185,7 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     return manager, tasks
 
 
-def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
+def read_scores(results: Row) -> Iterator[Row]:
     """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
         # A task may be in several groups of a group.
@@ -220,12 +220,12 @@ def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
             }
 
 
-def write_source(value: Any) -> str:
+def write_source(value: object) -> str:
     """Write a function by its source, as its address differs in every call, and other values as text."""
     return inspect.getsource(value) if inspect.isfunction(value) else str(value)
 
 
-def list_tasks(results: Mapping[str, Any], name: str) -> Iterator[str]:
+def list_tasks(results: Row, name: str) -> Iterator[str]:
     """List the tasks of a group, and of the groups in it; of a task, itself."""
     if name in results["n-samples"]:
         yield name
@@ -233,7 +233,7 @@ def list_tasks(results: Mapping[str, Any], name: str) -> Iterator[str]:
         yield from list_tasks(results, part)
 
 
-def list_samples(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
+def list_samples(results: Row, task: str, filtered: str) -> list[Row]:
     """List every test of a task and filter: its prompt's hash, expected and actual answer, and scores."""
     tests = []
     for sample in results["samples"].get(task, ()):
@@ -267,7 +267,7 @@ def limit_score(score: float | None, scores: Sequence[Any], stderr: float | None
     return {"low": low, "high": high, "confidence": CONFIDENCE, "interval": kind, "stderr": stderr}
 
 
-def to_number(value: Any) -> float | None:
+def to_number(value: object) -> float | None:
     """Return a finite number; None for anything else, as N/A."""
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 

@@ -1,7 +1,6 @@
 """The hook by which lab.watch sees what a model receives."""
 
 from collections.abc import Callable
-from typing import Any
 
 
 class Hook:
@@ -10,7 +9,7 @@ class Hook:
     def __init__(self, observe: Callable[..., None] | None = None) -> None:
         self.observe = observe
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: object) -> None:
         if self.observe is not None:
             self.observe(*arguments)
 

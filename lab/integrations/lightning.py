@@ -11,6 +11,8 @@ from typing import Any
 import lightning
 
 from lab.core.errors import ConfigError
+from lab.core.types import Row
+from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.integrations.watcher import Watcher
 
 
@@ -22,7 +24,7 @@ class ReachCallback(lightning.Callback):
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: TextTokenizer | None,
         *,
         window: int,
         every_steps: int = 500,
@@ -33,9 +35,9 @@ class ReachCallback(lightning.Callback):
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps}: must be >= 1; use the steps between two probes")
         self.every_steps, self.tests, self.attribute = every_steps, tests, attribute
-        self.arguments = {"tokenizer": tokenizer, "window": window, **options}
+        self.arguments: Row = {"tokenizer": tokenizer, "window": window, **options}
         self.watch: Watcher | None = None
-        self.restored: dict[str, Any] | None = None
+        self.restored: Row | None = None
         self.last_step = 0
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
@@ -46,7 +48,7 @@ class ReachCallback(lightning.Callback):
             self.watch = None
 
     def on_load_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: Row
     ) -> None:
         """Take the counts of the checkpoint that a fit resumes from."""
         if trainer.state.fn == "fit":
@@ -77,7 +79,12 @@ class ReachCallback(lightning.Callback):
         self.last_step = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
         """Probe if it is due, and log."""
         # A batch makes no step under accumulation, and several with several optimizers.
@@ -90,5 +97,5 @@ class ReachCallback(lightning.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Row:
         return {} if self.watch is None else self.watch.state_dict()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ from lab.core.schema import Length, Section, Seed, Share, Tests, validated
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import switch_off_extras
-from lab.integrations.tokenizer_adapter import TokenizerAdapter
+from lab.integrations.tokenizer_adapter import TextTokenizer, TokenizerAdapter
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, NoRoom, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
@@ -66,14 +66,14 @@ class ProbeArguments(Section):
     """Seed of the tests."""
 
 
-def read_tokenizer(tokenizer: Any) -> Tokenizer:
+def read_tokenizer(tokenizer: TextTokenizer | None) -> Tokenizer:
     """Return a copy of a tokenizer of `tokenizers`, or of the one below transformers' fast tokenizer; adapt others.
 
     Raises: ConfigError, DataError for a tokenizer that prompts cannot be written with.
     """
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers' own name
     if not isinstance(inner, Tokenizer):
-        return cast("Tokenizer", TokenizerAdapter(tokenizer))
+        return cast("Tokenizer", TokenizerAdapter(cast("TextTokenizer", tokenizer)))
     copy = Tokenizer.from_str(inner.to_str())
     # <eos> in a haystack is text, as in the lab's own commands.
     copy.encode_special_tokens = True
@@ -82,7 +82,7 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
 
 
 def build_tests(
-    tokenizer: Any,
+    tokenizer: TextTokenizer | None,
     window: int,
     tests: int,
     distances: Iterable[int] | None,
@@ -224,7 +224,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model if inner is None else unwrap(inner)
 
 
-def find_logits(output: Any) -> Tensor:
+def find_logits(output: object) -> Tensor:
     """Take the logits out of what a forward returns: a tensor, the first of a tuple, or what has that name.
 
     Raises: DataError for anything else.

@@ -5,15 +5,27 @@ decoding tokens with the one before. Parts of a prompt are encoded after a line 
 every text; the tokens of the break are then dropped.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from lab.core.errors import ConfigError, first_line
 from lab.data.encoding import keeps_edges
+
+
+class TextTokenizer(Protocol):
+    """What a tokenizer of any library has."""
+
+    @property
+    def encode(self) -> Callable[..., object]:
+        """The function from a text to ids."""
+
+    @property
+    def decode(self) -> Callable[..., object]:
+        """The function from ids to a text."""
 
 
 class Encoded(NamedTuple):
@@ -31,7 +43,7 @@ class Encoded(NamedTuple):
 class TokenizerAdapter:
     """A tokenizer of another library with the methods of `tokenizers.Tokenizer` that the probe calls."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         """Check that texts are read back.
 
         Raises: ConfigError.

@@ -11,13 +11,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import CallbackHandler
 
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.files import read_object, write_json
 from lab.integrations.counter import LOG
+from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.integrations.watcher import Watcher
 
 COUNTS = "lab_reach_counts"  # key of the counts in trainer_state.json
@@ -39,7 +41,13 @@ class ReachCallback(TrainerCallback):
         self.probed_step = 0
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, processing_class: Any = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: Any,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        processing_class: TextTokenizer | None = None,
+        **_: object,
     ) -> None:
         """Watch the model, from the counts of the checkpoint on that training resumes from.
 
@@ -50,6 +58,7 @@ class ReachCallback(TrainerCallback):
         self.handler = find_handler()
         if self.handler is None:
             LOG.warning("probes are written to the Trainer's log_history alone, as its trackers are not found")
+        assert model is not None, "passed by the Trainer"
         self.watch = Watcher(model, processing_class, **self.options)
         self.watch.build_tests(self.tests)
         self.probed_step = state.global_step
@@ -57,17 +66,21 @@ class ReachCallback(TrainerCallback):
         if state.global_step:
             self.watch.load_state_dict(counts)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> TrainerControl:
         """Probe if it is due."""
         if state.global_step % self.every_steps == 0 or control.should_training_stop:
             return self.probe(args, state, control)
         return control
 
-    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> TrainerControl:
         """Probe after an early stop, before the Trainer loads the best model."""
         return self.probe(args, state, control) if control.should_training_stop else control
 
-    def probe(self, args: Any, state: Any, control: Any) -> Any:
+    def probe(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> TrainerControl:
         """Probe a step once, and log reach, and f and g at half of the window and beyond."""
         if self.watch is None or self.probed_step == state.global_step:
             return control
@@ -81,13 +94,13 @@ class ReachCallback(TrainerCallback):
             control.should_log = should_log
         return control
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Add the counts of all ranks to the checkpoint; a collective call."""
         if self.watch is None:
             return
         counts = self.watch.state_dict()
         # A search of hyperparameters has a folder for each trial. The newest file is the one just written.
-        files = Path(args.output_dir).rglob(f"checkpoint-{state.global_step}/{TRAINER_STATE_NAME}")
+        files = Path(args.output_dir or "").rglob(f"checkpoint-{state.global_step}/{TRAINER_STATE_NAME}")
         for file in sorted(files, key=os.path.getmtime)[-1:] if args.should_save else ():
             saved = read_object(file, CheckpointError, "save again")
             saved["stateful_callbacks"][COUNTS] = counts

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
-from lab.core.types import IntArray
+from lab.core.types import IntArray, Row
 from lab.counts import COUNTED, PositionCounts
 from lab.data.encoding import inside_text
 from lab.integrations import layout, retrieval
@@ -28,6 +28,7 @@ from lab.integrations.counter import LOG, Counter
 from lab.integrations.coverage import Coverage, read_coverage
 from lab.integrations.experiment import CausalityTest
 from lab.integrations.hook import Hook
+from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
 
@@ -38,7 +39,7 @@ class Watcher:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: Any = None,
+        tokenizer: TextTokenizer | None = None,
         *,
         window: int,
         input: str = "input_ids",
@@ -97,7 +98,7 @@ class Watcher:
 
     # torch.compile cannot trace queues, threads and data pointers: the hook runs outside of compiled code.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def observe(self, module: nn.Module, args: tuple[object, ...], kwargs: Row) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
         if self.model is None or self.inner is None or not torch.is_grad_enabled():
             return
@@ -117,7 +118,7 @@ class Watcher:
         except Exception as error:
             self.counter.note(error)
 
-    def is_repeated(self, tokens: Any) -> bool:
+    def is_repeated(self, tokens: object) -> bool:
         """Return whether activation checkpointing runs a counted forward again."""
         if not isinstance(tokens, Tensor):
             return False
@@ -251,11 +252,11 @@ class Watcher:
             values |= {"accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
         return {f"retrieval/{name}": float(value) for name, value in values.items() if value is not None}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Row:
         """Return the counts of all ranks, the same on each; a collective call."""
         return {**self.total(reduce=True).to_dict(), "incomplete": self.incomplete}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Row) -> None:
         """Continue from saved counts, on any number of ranks; the first rank keeps them. Without any, print a line.
 
         Raises: DataError for counts of another window.

@@ -72,7 +72,7 @@ def total_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> dict[str, str | int | list[str] | None]:
     """Name the processor and the GPUs."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {"cpu": processor(torch.device("cpu")), "cores": os.cpu_count(), "gpus": gpus}

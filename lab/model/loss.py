@@ -109,7 +109,7 @@ def chunk_terms(
 
 
 @cache
-def compiled_terms() -> Callable[..., Any]:
+def compiled_terms() -> Callable[..., tuple[tuple[Tensor, Tensor], Tensor]]:
     """Compile `chunk_terms` once, to store nothing between logits and gradient, where a compiler is installed."""
     if not devices.compiles():
         return chunk_terms

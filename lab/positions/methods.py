@@ -66,7 +66,7 @@ class Replaced(Section):
     """Position methods in place of the folder's own."""
 
 
-def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: Any) -> Frequencies:
+def frequencies(method: str, *, head_dim: int, theta: float | None = None, **parameters: object) -> Frequencies:
     """Build a frequency method by name; the parameters are the fields of its class.
 
     Default of `theta`: 10,000, and 500,000 for the methods that adjust the base.
@@ -81,7 +81,7 @@ def frequencies(method: str, *, head_dim: int, theta: float | None = None, **par
     return Frequencies.of(validated(config_class, parameters), head_dim, base)
 
 
-def distance(method: str, **parameters: Any) -> Distance:
+def distance(method: str, **parameters: object) -> Distance:
     """Build a distance method by name; the parameters are the fields of its class.
 
     Raises: ConfigError for an unknown method or a parameter out of the paper's range.
@@ -105,7 +105,7 @@ def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:
     return f"{describe_method(frequency)}+{describe_method(distance)}"
 
 
-def brief_value(value: Any) -> str:
+def brief_value(value: object) -> str:
     """Format a parameter's value; of a list of numbers, the first and the last one.
 
     Example:

@@ -20,8 +20,6 @@ two thirds of the test's length, and the true training length at most. From ther
                  paper has W = 128 and W >= 32, far below S; the released code takes int(0.33 L), below its least)
 """
 
-from typing import Any
-
 from lab.positions.string import WINDOW
 
 
@@ -30,7 +28,7 @@ def assumed_len(length: int, train_len: int) -> int:
     return min(train_len, max(1, 2 * max(train_len, length) // 3))
 
 
-def resolve(method: str, length: int, train_len: int) -> dict[str, Any]:
+def resolve(method: str, length: int, train_len: int) -> dict[str, float]:
     """Return the parameters of a method for texts of a length; none for other methods than those above.
 
     Units: tokens.

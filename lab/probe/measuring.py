@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lab.core.types import Row
-from lab.counts import Counted, SavedCounts, f_at, visible_context
+from lab.counts import Counted, PositionCounts, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
@@ -88,7 +88,12 @@ class Measuring:
     recall: RecallTest | None = None
 
     def run(
-        self, model: ModelInTraining, worker: Worker, origin: Row, counts: Any, goes_on: Callable[[str], bool]
+        self,
+        model: ModelInTraining,
+        worker: Worker,
+        origin: Row,
+        counts: PositionCounts,
+        goes_on: Callable[[str], bool],
     ) -> Probed | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 

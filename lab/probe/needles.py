@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -111,7 +110,7 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
 class Case:
     """A prompt whose answer is known. Units: `prompt_ids` tokens."""
 
-    prompt_ids: Sequence[int] | np.typing.NDArray[Any]
+    prompt_ids: Sequence[int] | np.typing.NDArray[np.integer]
 
     @property
     def prompt_hash(self) -> str:

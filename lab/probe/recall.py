@@ -21,7 +21,7 @@ evidence is this lab's own.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class RecallTest:
     targets are sampled of each. `without` adds a last bin, of targets without evidence.
     """
 
-    documents: Iterable[np.typing.NDArray[Any]]
+    documents: Iterable[np.typing.NDArray[np.integer]]
     evidence: Evidence
     window: int
     edges: Sequence[int]

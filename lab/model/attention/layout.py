@@ -116,7 +116,7 @@ class Layout:
         return [self.key_maps.index(band.k_map) for band in self.bands]
 
     @cached_property
-    def rounds(self) -> dict[Any, list[Any]]:
+    def rounds(self) -> dict[object, list[Any]]:
         """Rounds of tiles that lab/model/attention/bands.py makes once and runs in all layers."""
         return {}
 

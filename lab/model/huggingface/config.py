@@ -151,7 +151,7 @@ def special_texts(folder: Path) -> dict[str, str]:
 def declared_tokens(folder: Path) -> set[str]:
     """Read the texts of all tokens that a folder's files next to tokenizer.json declare."""
     settings = read_json(folder / "tokenizer_config.json")
-    entries: list[Any] = [*special_texts(folder).values(), *read_json(folder / "added_tokens.json")]
+    entries: list[object] = [*special_texts(folder).values(), *read_json(folder / "added_tokens.json")]
     for values in (settings, read_json(folder / "special_tokens_map.json")):
         for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
             value = values.get(key) or []
@@ -160,7 +160,7 @@ def declared_tokens(folder: Path) -> set[str]:
     return {text for text in texts if text}
 
 
-def token_text(token: Any) -> str | None:
+def token_text(token: object) -> str | None:
     """Return the text of a special token, which is stored as text or as an object with properties."""
     if isinstance(token, dict):
         token = token.get("content")
