@@ -52,8 +52,6 @@ from lab.probe.limits import share_limits
 from lab.results.store import short_hash
 from lab.runs.source import resolve_path
 
-NAMED_BY = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
-
 
 @dataclass(frozen=True, kw_only=True)
 class HarnessOptions(cases.ChatOptions):
@@ -81,7 +79,7 @@ class Harness(run.Measure):
     kind = "harness"
     options: HarnessOptions
     spec = command.EvaluationSpec(options=HarnessOptions, excluded=("--plot",))
-    named_by = NAMED_BY
+    named_by = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
     def prepare(self) -> None:
         """Build the harness's model, and load all tasks and their data before time is spent on any of them."""

@@ -35,8 +35,6 @@ Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
 TOGETHER = 64  # results that are written at a time
 SPECIAL = 4  # special tokens, which have no text, within a stop string
-GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
-IDLE = ("temperature", "top_p", "top_k")
 
 
 class StoredRequests:
@@ -142,8 +140,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
             errors = []
+            # Settings of a task that change no greedy answer.
+            allowed = {"do_sample": (None, False), "num_beams": (None, 1)}
             for name, value in settings.items():
-                if name not in IDLE and value not in GREEDY.get(name, ()):
+                if name not in ("temperature", "top_p", "top_k") and value not in allowed.get(name, ()):
                     fix = "answers are greedy; remove it from the task, or set do_sample: false"
                     errors.append(f"generation_kwargs.{name}={value}: {fix}")
             if errors:

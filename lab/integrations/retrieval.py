@@ -135,7 +135,7 @@ def build_together(build: Callable[[], Built]) -> Built:
     """
     try:
         built = build()
-    # Any error: the other ranks wait for the flag.
+    # Of any type: the other ranks wait for the flag.
     except Exception as error:
         is_true_anywhere(True)
         raise ProbeStopped(first_line(error)) from error

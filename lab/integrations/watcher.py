@@ -114,7 +114,7 @@ class Watcher:
             if not self.is_repeated(arguments.get(self.input)):
                 divides = self.experiment.examine(self.model, self.inner, arguments, len(args))
                 self.enqueue(layout.read_layout(self.input, arguments, self.names), divides)
-        # Any error: the training must not depend on its being counted.
+        # Of any type: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
 

@@ -39,8 +39,6 @@ GROUPED = [
 ]
 # more digits make it another number, also after a separator that is not whole yet
 UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}(?:{'|'.join(SEPARATORS)}))*[0-9]*(?:\{{,?|\\)?\Z")
-LIST_MARK = re.compile(r"^\W*(?:[a-z]+ (?=[0-9]+\W*:))?[0-9]{1,2}[*_]*[.:)\]]\W*\s", re.MULTILINE | re.IGNORECASE)
-"""Such as "1. ", "**(2)** " or "Step 1: "."""
 
 PromptParts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 """Parts of a prompt around the haystack: the head, each number's needle with the number's index in it, the tail."""
@@ -232,7 +230,9 @@ def first_numbers(text: str) -> set[str]:
         (['770', '770487'], ['1', '345'], set())
     """
     numbers = set()
-    for part in (text, LIST_MARK.sub("", text)):
+    # Such as "1. ", "**(2)** " or "Step 1: ".
+    mark = r"^\W*(?:[a-z]+ (?=[0-9]+\W*:))?[0-9]{1,2}[*_]*[.:)\]]\W*\s"
+    for part in (text, re.sub(mark, "", text, flags=re.MULTILINE | re.IGNORECASE)):
         first = NUMBER.search(part)
         if first is None:
             continue

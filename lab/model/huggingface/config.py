@@ -20,7 +20,7 @@ reads both. Settings that the lab's decoder would compute differently are errors
 modeling_rope_utils.py and the four families' configuration files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from typing import Any
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage, abbreviate, first_line
 from lab.core.files import read_object
 from lab.core.schema import validated
+from lab.core.types import JsonObject
 from lab.model.config import DecoderConfig, LayersConfig
 from lab.model.huggingface.rope import (
     READ_AS,
@@ -40,7 +41,7 @@ from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
 
 NAME = "config.json"
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
-FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
+FAMILIES: dict[str, JsonObject] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
     "mistral": {**DEFAULTS, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
     "qwen2": {**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
@@ -59,7 +60,7 @@ SIZES = {  # the decoder's settings that config.json has by another name
 WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
 
 
-def read_decoder_settings(folder: Path) -> dict[str, Any]:
+def read_decoder_settings(folder: Path) -> JsonObject:
     """Read config.json with its family's defaults; reject a file that is missing, broken or of another family."""
     path = folder / NAME
     if not path.is_file():
@@ -72,7 +73,7 @@ def read_decoder_settings(folder: Path) -> dict[str, Any]:
     return {**FAMILIES[family], **settings}
 
 
-def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
+def model_settings(folder: Path, window: int | None = None) -> JsonObject:
     """Read config.json of any family, and its training window, for which `window` is the default.
 
     The settings of a family that the decoder does not serve are those that transformers reads.
@@ -108,7 +109,7 @@ def using_transformers(folder: Path) -> Iterator[Any]:
         raise ConfigError(f"{folder}: transformers cannot open it ({why}); use another model") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """Read the object in a JSON file of the folder; reject a broken one; empty if the file is missing."""
     return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
@@ -167,12 +168,12 @@ def token_text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
+def decoder_config(settings: JsonObject, *, own_frequencies: bool) -> DecoderConfig:
     """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
     errors = find_config_errors(settings, own_frequencies)
     if errors:
         raise ConfigError(*errors)
-    values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
+    values: JsonObject = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     values["theta"] = collect_rope(settings)["rope_theta"]
     values["qkv"] = {"qwen2": "bias", "qwen3": "norm"}.get(settings["model_type"], "plain")
@@ -185,13 +186,13 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     return DecoderConfig(**values)
 
 
-def find_window(settings: Mapping[str, Any]) -> Any:
+def find_window(settings: JsonObject) -> Any:
     """Return the sliding window of all layers, in tokens, or None."""
     # Qwen2 and Qwen3 may state a window that use_sliding_window switches off; Llama has none.
     return settings.get("sliding_window") if settings["model_type"] == "mistral" else None
 
 
-def find_config_errors(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
+def find_config_errors(settings: JsonObject, own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]
@@ -232,7 +233,7 @@ def find_config_errors(settings: Mapping[str, Any], own_frequencies: bool) -> li
 
 def hugging_face_settings(
     cfg: DecoderConfig, frequencies: Frequencies, distance: Distance, dtype: str, train_len: int | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a decoder's settings as config.json, readable by transformers 4 and 5.
 
     A decoder with biases is saved as Qwen2, one with norms of queries and keys as Qwen3.

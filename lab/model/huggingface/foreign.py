@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lab.core.errors import CheckpointError, ConfigError
+from lab.core.types import JsonObject
 from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -72,7 +73,7 @@ class Foreign:
 
     def __call__(self, tokens: Tensor, *, cache: Any = None, last_only: bool = False) -> Tensor:
         """Return logits (B, T, V), with `last_only` (B, 1, V); with a cache the tokens follow the cached ones."""
-        settings: dict[str, Any] = {"use_cache": cache is not None}
+        settings: JsonObject = {"use_cache": cache is not None}
         if cache is not None:
             settings[self.cache] = cache.theirs
         logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **settings).logits  # 0 keeps all
@@ -164,7 +165,7 @@ class ForeignCache:
 
 def to_decoder_config(config: Any) -> DecoderConfig:
     """Return the sizes of a model of transformers as those of a decoder."""
-    sizes: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
+    sizes: JsonObject = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
     heads, width = sizes["n_heads"] or 1, sizes["d_model"]
     sizes |= {"n_heads": heads, "n_kv_heads": sizes["n_kv_heads"] or heads, "d_ff": sizes["d_ff"] or 4 * width}
     sizes["attention_width"] = heads * (getattr(config, "head_dim", None) or width // heads)

@@ -5,13 +5,13 @@ for each. Source: modeling_rope_utils.py.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from lab.core.command import show
 from lab.core.errors import ConfigError, abbreviate
+from lab.core.types import JsonObject
 from lab.positions import FREQUENCY_METHODS, Frequencies
 from lab.positions.ntk import scaled_theta
 
@@ -23,7 +23,7 @@ WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
 
 
-def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> None:
+def name_ignored(config: Path, settings: JsonObject, *, rotary: bool) -> None:
     """Print a line for each setting that transformers, and therefore the lab, ignores, `rotary` ones or not."""
     fixes = {
         "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
@@ -56,7 +56,7 @@ def list_parameters(method: str) -> list[str]:
     return [name for name in names if name not in ("method", "theta", "train_len", "length")]
 
 
-def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def rope_section(settings: JsonObject) -> tuple[str, JsonObject]:
     """Return the name and contents of the object in which config.json keeps rotary settings.
 
     Raises: ConfigError for one that is no object.
@@ -68,7 +68,7 @@ def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, section
 
 
-def collect_rope(settings: Mapping[str, Any]) -> dict[str, Any]:
+def collect_rope(settings: JsonObject) -> JsonObject:
     """Collect the rotary settings from either form of config.json; an original length at the top wins."""
     section = {"partial_rotary_factor": settings.get("partial_rotary_factor"), **rope_section(settings)[1]}
     # The older name is popped in any case, so that it is no setting of the method.
@@ -77,7 +77,7 @@ def collect_rope(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_theta": settings.get("rope_theta", 10000.0), **section, "rope_type": kind, ORIGINAL: original}
 
 
-def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def frequency_settings(settings: JsonObject) -> JsonObject:
     """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
     rope = collect_rope(settings)
     kind = rope["rope_type"]
@@ -98,7 +98,7 @@ def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": READ_AS[kind], **values}
 
 
-def yarn_settings(rope: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+def yarn_settings(rope: JsonObject, ratio: float) -> JsonObject:
     """Read YaRN's settings as transformers does: null or 0 as the default, two mscales as an attention factor."""
     values = {"beta_fast": rope.get("beta_fast") or 32.0, "beta_slow": rope.get("beta_slow") or 1.0}
     values["truncate"] = bool(rope.get("truncate", True))
@@ -112,7 +112,7 @@ def yarn_settings(rope: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     return values
 
 
-def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
+def rope_settings(method: Frequencies, train_len: int | None) -> JsonObject:
     """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
 
     Raises: ConfigError for a method that these settings do not support.
@@ -128,11 +128,11 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
     kind = WRITTEN_AS[method.method]
-    settings: dict[str, Any] = {"rope_theta": method.theta, "rope_scaling": None}
+    settings: JsonObject = {"rope_theta": method.theta, "rope_scaling": None}
     if method.method == "ntk":  # which is rope with another base
         settings["rope_theta"] = scaled_theta(method.theta, config.factor, head_dim=2 * len(method.inv_freq))
     if kind != "default":
-        scaling: dict[str, Any] = {"rope_type": kind}
+        scaling: JsonObject = {"rope_type": kind}
         settings["rope_scaling"] = scaling
         for name in list_parameters(method.method):
             if getattr(config, name) is not None:
