@@ -15,7 +15,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,9 @@ from lab.model.attention.layout import LayerInputs, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 from lab.positions import Distance, Frequencies, FrequencyMethod
 from lab.positions.rope import Plain, Rope
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
@@ -128,12 +131,12 @@ def find_rotary(model: nn.Module) -> Any:
 
 
 def apply(
-    model: Any,
+    model: PreTrainedModel,
     *,
     distance: Distance | None = None,
     frequencies: Frequencies | None = None,
     inputs: list[LayerInputs] | None = None,
-) -> Any:
+) -> PreTrainedModel:
     """Run position methods inside a transformers model from now on, and return the model.
 
     The weights and the code of the model stay as they are; applying plain distance removes the methods again. With
@@ -172,7 +175,7 @@ def apply(
     return model
 
 
-def remove_methods(model: Any) -> None:
+def remove_methods(model: PreTrainedModel) -> None:
     """Let a model compute its attention by itself again."""
     applied = APPLIED.get(model)
     if applied is not None:
@@ -182,7 +185,7 @@ def remove_methods(model: Any) -> None:
         APPLIED.pop(module, None)
 
 
-def find_difference(model: Any, rotary: Any) -> str | None:
+def find_difference(model: PreTrainedModel, rotary: Any) -> str | None:
     """Let the lab attend in a model, under the model's own method; return the difference, or None if there is none."""
     from transformers.utils import logging
 
@@ -217,14 +220,14 @@ def find_difference(model: Any, rotary: Any) -> str | None:
     return None if min(by_halves, by_neighbours) <= bound else "rotates or attends in another way"
 
 
-def measure_difference(model: Any, before: Tensor, applied: Applied, *, neighbours: bool) -> float:
+def measure_difference(model: PreTrainedModel, before: Tensor, applied: Applied, *, neighbours: bool) -> float:
     """Compute the largest change of a logit by the lab's attention, with either form of pairs."""
     applied.neighbours, applied.layouts = neighbours, {}
     return float((compute_logits(model) - before).abs().max())
 
 
 @torch.no_grad()
-def compute_logits(model: Any) -> Any:
+def compute_logits(model: PreTrainedModel) -> Tensor:
     """Compute the logits of the short text by which a model is tried, (1, 16, V)."""
     tokens = torch.arange(16, device=model.device)[None] % model.config.get_text_config().vocab_size
     return model(tokens, use_cache=False).logits
