@@ -27,10 +27,23 @@ from lab.integrations import layout, retrieval
 from lab.integrations.counter import LOG, Counter
 from lab.integrations.coverage import Coverage, read_coverage
 from lab.integrations.experiment import CausalityTest
-from lab.integrations.hook import Hook
 from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
+
+
+class Hook:
+    """The hook of a watched model. A copy or a file of the model has one that counts nothing."""
+
+    def __init__(self, observe: Callable[..., None] | None = None) -> None:
+        self.observe = observe
+
+    def __call__(self, *arguments: object) -> None:
+        if self.observe is not None:
+            self.observe(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Hook, ()
 
 
 class Watcher:

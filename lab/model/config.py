@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["full", "window", "nope", "part"]
-BETA1 = 0.9  # AdamW's decay of the mean gradient
-EPSILON = 1e-8  # added to the root of AdamW's mean squared gradient
-WEIGHT_DECAY = 0.1  # decoupled, of the matrices; vectors have none
-MOST_PARAMETERS = 10**13
 CLIP_NORM = 1.0  # largest norm of the whole gradient
 
 
@@ -164,8 +160,8 @@ class DecoderConfig(Section):
 
     def rules(self) -> Iterator[str]:
         """Check the fields against each other, with one line for each error."""
-        if self.n_parameters() > MOST_PARAMETERS:
-            rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
+        if self.n_parameters() > 10**13:
+            rule = f"makes {self.n_parameters():,} parameters, more than {10**13:,}"
             yield self.format_error("d_model", f"{rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:

@@ -18,7 +18,7 @@ from lab.core.errors import ConfigError, DataError
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.block import Block, compile_block
-from lab.model.config import BETA1, EPSILON, WEIGHT_DECAY, DecoderConfig, OptimConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.model.devices import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
 
@@ -238,5 +238,5 @@ def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
     # A checkpoint stores the optimizer's state in the order of these groups.
     matrices = [p for p in decoder.parameters() if p.ndim > 1]
     vectors = [p for p in decoder.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    return AdamW(groups, lr=optim.lr, eps=EPSILON, betas=(BETA1, optim.beta2), fused=True)
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return AdamW(groups, lr=optim.lr, eps=1e-8, betas=(0.9, optim.beta2), fused=True)

@@ -1,9 +1,9 @@
 """Reach and effective length: the largest distance and length at which accuracy is at least `threshold`.
 
 A stretch of neighbouring distances shows the threshold if its pooled share is at least the threshold, and a share of
-threshold - MARGIN would pass this number of tests with a probability of at most 0.02 / (number of distances):
+threshold - 0.05 would pass this number of tests with a probability of at most 0.02 / (number of distances):
 
-    x / n >= threshold,     P(X >= x) <= 0.02 / k,     X ~ Binomial(n, threshold - MARGIN)
+    x / n >= threshold,     P(X >= x) <= 0.02 / k,     X ~ Binomial(n, threshold - 0.05)
 
 Stretches overlap, which makes it 5% of cases without a true reach.
 
@@ -13,8 +13,8 @@ threshold, on linear joins. Nearer distances that fail are dips: they do not end
 below the threshold. Reach is not determined where fewer than half of the tested distances up to it pass. Without such a
 stretch it is not determined either, and only the range of the limits is known:
 
-    low:   the last distance from which a stretch shows the threshold with MARGIN 0, or where the least lower limit from
-           there on crosses the threshold
+    low:   the last distance from which a stretch shows the threshold with a margin of 0, or where the least lower limit
+           from there on crosses the threshold
     high:  where the largest upper limit of a distance and all larger ones crosses it
 
 Errors, by simulation at 64 tests at each of 14 distances and a threshold of .8 (tests/probe/test_reach.py): a true
@@ -55,7 +55,6 @@ from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.core.types import FloatArray, Row
 from lab.probe.limits import LengthResult, share_limits
 
-MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 
 
@@ -107,7 +106,7 @@ def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, 
     return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
 
 
-def find_first_index(curve: Curve, threshold: float, margin: float = MARGIN) -> int | None:
+def find_first_index(curve: Curve, threshold: float, margin: float = 0.05) -> int | None:
     """Find the last index from which a stretch of distances shows the threshold; None if there is none."""
     k = len(curve.lengths)
     least = max(threshold - margin, 0.0)
