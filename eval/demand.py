@@ -16,7 +16,6 @@ Targets without a loss do not count. If weights make a difference, g of all scor
 """
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from glob import has_magic
@@ -31,6 +30,7 @@ from eval.engine.command import EvaluationSpec, Request, run_evaluation
 from eval.engine.text import Result, to_text
 from lab import config
 from lab.analysis import run as analysis
+from lab.config.settings import Settings
 from lab.core import command, launch, schema
 from lab.core.arguments import settings_lines, split_options
 from lab.core.chart import Axis, plot_lines
@@ -66,7 +66,7 @@ def report_demand(request: Request) -> Result:
         analysis.Run(place).g()  # raises where there is none
     else:
         experiment, counts = count_packs(place, options, settings)
-    profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
+    profiles: Settings = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
     if np.array_equal(profiles["g"], profiles["g_unweighted"]):
         del profiles["g_unweighted"]
     if counts.g_by_ids is not None:
@@ -89,9 +89,7 @@ def report_demand(request: Request) -> Result:
     return request.save(f"demand-{name}", f"{summary}\n{text}", rows, picture)
 
 
-def count_packs(
-    place: Path, options: DemandOptions, overrides: Mapping[str, Any]
-) -> tuple[config.Experiment, SavedCounts]:
+def count_packs(place: Path, options: DemandOptions, overrides: Settings) -> tuple[config.Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text."""
     settings = {}
     suffixes = (*text_files.ROWS, *text_files.PLAIN)
@@ -132,7 +130,7 @@ def count_packs(
     return experiment, saved
 
 
-def tabulate_bins(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
+def tabulate_bins(profiles: Settings) -> tuple[pd.DataFrame, str]:
     """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or a larger distance."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
@@ -146,7 +144,7 @@ def tabulate_bins(profiles: Mapping[str, Any]) -> tuple[pd.DataFrame, str]:
     return rows, to_text(lines, ",.0f")
 
 
-def plot_demand(profiles: Mapping[str, Any], title: str) -> Any:
+def plot_demand(profiles: Settings, title: str) -> Any:
     """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
     named = {NAMES[name]: values for name, values in profiles.items()}
     axes = Axis("distance", "distance (tokens)", log=True), Axis("per distance", log=True)

@@ -35,7 +35,7 @@ from lab.core.chart import Axis, plot_lines, save_chart
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
-from lab.core.types import IGNORE, FloatArray
+from lab.core.types import IGNORE, FloatArray, Row
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import (
     RESULT,
@@ -89,7 +89,7 @@ def find_impactful(request: Request) -> Result:
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     ends = sentence_ends(tokenizer)
     held = [sentences_with(impactful, row, split_sentences(row, ends)) for row in windows.tokens]
-    result: dict[str, Any] = {
+    result: Row = {
         "base": {"path": str(models[0]), **source(base, device)},
         "tuned": {"path": str(models[1]), **source(tuned, device)},
         "options": {**asdict(options), "length": windows.tokens.shape[1]},
@@ -152,7 +152,7 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     return torch.cat(logits).numpy()
 
 
-def format_types(result: dict[str, Any], table: pd.DataFrame) -> str:
+def format_types(result: Row, table: pd.DataFrame) -> str:
     """Format the first types as a table; a star marks types that were taken."""
     lines = [to_text(table[:SHOWN], FORMS)]
     if len(table) > SHOWN:

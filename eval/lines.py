@@ -26,7 +26,7 @@ there.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     if protocol == "completion":
         ending += ANSWER_START
     prompt = writer.apply_template(ASK + record + ending.format(name=names[asked]))
-    facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
+    facts: Row = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
 

@@ -140,7 +140,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     return f"{format_matrix(distance, length)}\n\n{facts}", [row]
 
 
-def resolved(config: Any) -> dict[str, Any]:
+def resolved(config: Any) -> Row:
     """Return a method's parameters, without those that are off."""
     return {name: value for name, value in asdict(config).items() if value is not None and name != "method"}
 

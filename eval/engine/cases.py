@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -18,6 +17,7 @@ from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
 from lab.core import schema
 from lab.core.errors import ConfigError, DataError
+from lab.core.types import Row
 from lab.data.chat import NO_TOKENS, frame_question, render_turns
 from lab.model.huggingface.config import declared_tokens, special_texts
 from lab.probe.needles import Case, check_encoding
@@ -58,7 +58,7 @@ class Draft:
     compose: Compose
     least: int
     answers: tuple[str, ...]
-    facts: Callable[[int], dict[str, Any]] = lambda units: {}
+    facts: Callable[[int], Row] = lambda units: {}
     most: int | None = None
     exhausted: str = ""
     refine: Callable[[int], Compose] | None = None
@@ -70,7 +70,7 @@ class TextCase(Case):
 
     prompt: str
     answers: tuple[str, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Row = field(default_factory=dict)
 
 
 class Writer:

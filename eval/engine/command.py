@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.text import RESULTS, Result, document, write_rows
+from lab.config.settings import Settings
 from lab.core import chart, command, launch, schema, yaml
 from lab.core.arguments import read_options, settings_lines
 from lab.core.command import Arguments, show
@@ -82,7 +83,7 @@ class Request(NamedTuple):
 
     model: Path
     options: Any
-    overrides: dict[str, Any]
+    overrides: Settings
     plots: bool
     folder: Path | None = None
     distances: tuple[str, ...] = ()
@@ -149,7 +150,7 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     if args.options.plot:
         chart.altair()  # a missing package is an error before time is spent
     # Position methods are the model's; the settings that remain are the command's own.
-    overrides: dict[str, Any] = {}
+    overrides: Settings = {}
     if "--distance" not in spec.excluded:
         for key in args.settings:
             if key.partition(".")[0] == "position":
@@ -178,7 +179,7 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
 
 
 def find_contradictions(
-    args: Arguments, spec: EvaluationSpec, methods: Mapping[str, str | None], overrides: Mapping[str, Any]
+    args: Arguments, spec: EvaluationSpec, methods: Mapping[str, str | None], overrides: Settings
 ) -> list[str]:
     """List the options that the command does not have, and position settings next to a method that replaces them."""
     errors = []

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eval.engine.text import natural_key
 from lab import config
+from lab.config.settings import Settings
 from lab.core import command, schema
 from lab.core.arguments import parse_method
 from lab.core.errors import CheckpointError, ConfigError, abbreviate, look_up
@@ -33,7 +33,7 @@ class Setting:
 
     method: str
     assumed_len: int
-    parameters: dict[str, Any]
+    parameters: Settings
     word: str
 
     def build(self, base: Frequencies) -> tuple[Frequencies, Distance]:
@@ -82,7 +82,7 @@ def report_as_options() -> Iterator[None]:
         raise ConfigError(*errors) from error
 
 
-def read_method(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
+def read_method(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> Settings:
     """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
 
     Raises: ConfigError.
@@ -118,12 +118,12 @@ def split_words(text: str) -> list[str]:
     return re.split(r" *, *(?![^,:]*=)", text.strip()) if text else []
 
 
-def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> dict[str, Any]:
+def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> Settings:
     """Read the words of --distance and --frequency as settings of a model, for texts of a length, or of its window.
 
     Raises: LabError, also for a model that cannot be opened; its weights are not read.
     """
-    overrides: dict[str, Any] = {}
+    overrides: Settings = {}
     for kind, word in words.items():
         if word is not None:
             for name, value in read_method(kind, word, lambda: read_train_len(model), length).items():

@@ -3,7 +3,7 @@
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -98,7 +98,7 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     """
     experiment = subject.model.experiment
     config = ProbeConfig() if experiment is None else experiment.tests
-    changes: dict[str, Any] = {"distance_tests": config.distance_tests or 100}
+    changes: Row = {"distance_tests": config.distance_tests or 100}
     # A probe takes a number of distances or the distances themselves, and rejects both.
     if options.distances is not None:  # in place of the run's own
         changes["distance_points"] = None
@@ -218,7 +218,7 @@ class NeedleMeasure(run.Measure):
         return f"{super().title()}; protocol {self.config.protocol}, {self.config.tests} tests a length"
 
 
-def format_effective_length(values: Mapping[str, Any]) -> str:
+def format_effective_length(values: Row) -> str:
     """Write an effective length, by steps and smooth, each with its limits.
 
     Example:

@@ -20,6 +20,7 @@ from torch import Tensor
 from eval.engine.command import Request
 from lab.core.command import show
 from lab.core.errors import ConfigError
+from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
@@ -68,7 +69,7 @@ class Subject:
         return SavedCounts.read(self.saved.folder / COUNTS)
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The fields about the model, the code and the hardware, which every row has."""
         origin = source(self.model, self.device)
         return {**origin, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
@@ -216,7 +217,7 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
     return tuple(2**k for k in range(last.bit_length()) if first <= 2**k <= last) or (last,)
 
 
-def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
+def source(model: OpenedModel, device: torch.device) -> Row:
     return describe_source(model.name, model.consumed_tokens, model.method, processor(device))
 
 

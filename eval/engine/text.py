@@ -28,7 +28,7 @@ class Result(NamedTuple):
     """The result of a command: text to print, the rows behind it, and the files that it has written."""
 
     text: str
-    rows: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[Row] = ()
     files: Sequence[Path] = ()
     picture: Path | None = None
 
@@ -52,7 +52,7 @@ def document(name: str, results: Sequence[Result]) -> str:
         >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], [Path("a.jsonl")])])
         '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
-    whole: dict[str, Any] = {"command": name, "rows": [], "files": [], "pictures": []}
+    whole: Row = {"command": name, "rows": [], "files": [], "pictures": []}
     for result in results:
         whole["rows"] += result.rows
         whole["files"] += result.files
@@ -74,7 +74,7 @@ def to_jsonable(value: Any) -> Any:
     return to_jsonable_python(value, inf_nan_mode="null", fallback=convert_other)
 
 
-def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mapping[str, str] = "") -> str:
+def to_text(table: pd.DataFrame | Sequence[Row], form: str | Mapping[str, str] = "") -> str:
     """Write a data frame with its index, or rows, as text; the first column is on the left, unknown values are dashes.
 
     `form` is the format of all values, or of columns by name.
@@ -132,7 +132,7 @@ def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     return to_text(lines, forms)
 
 
-def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
+def pivot(rows: Sequence[Row], index: str, columns: str, values: str = "score") -> pd.DataFrame:
     """Spread rows over a table, both of its axes in the order in which their values first appear."""
     import pandas as pd
 
@@ -140,7 +140,7 @@ def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: s
     return frame.pivot(index=index, columns=columns, values=values).loc[frame[index].unique(), frame[columns].unique()]
 
 
-def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
+def limits(row: Row, form: str = ".4g", factor: float = 1) -> str:
     """Write the limits of a row.
 
     Example:
@@ -161,7 +161,7 @@ def natural_key(name: str) -> list[str | float]:
     return [float(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a file of rows, whole or not at all.
 
     Raises: ConfigError where the file cannot be written.

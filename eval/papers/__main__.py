@@ -18,14 +18,14 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from eval.engine.text import to_text
 from eval.papers.cells import Measured, compare_cells, table_text
 from eval.papers.table import PaperTable, expand_placeholders, names, read_paper_table
+from lab.config.settings import Settings
 from lab.core import errors, files
 from lab.core.command import CONTINUES, EXIT_STOPPED, Arguments, CommandSpec, run, show, start
 from lab.core.types import Row
@@ -68,7 +68,7 @@ def measured_rows(table: PaperTable, folder: Path) -> Iterator[Measured]:
             yield Measured(row, {**values, "out": out}, tuple(commands))
 
 
-def models(table: PaperTable, row: str, values: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
+def models(table: PaperTable, row: str, values: Settings, runs: Sequence[PlannedRun]) -> list[Row]:
     """Find the runs that belong to a row, as values of `model`; a row that names its own model has no such value."""
     if "run" not in values:
         return [{}]

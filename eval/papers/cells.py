@@ -1,11 +1,10 @@
 """Our numbers of a paper's table, next to the published ones."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from eval.engine.text import pivot, to_text
 from eval.papers.table import Column, PaperTable, expand_placeholders
@@ -18,7 +17,7 @@ class Measured:
     """One row on one model: its values, of which `out` is its folder, and the arguments of each command."""
 
     row: str
-    values: Mapping[str, Any]
+    values: Row
     commands: tuple[tuple[str, ...], ...]
 
 
@@ -87,7 +86,7 @@ def read_cell_number(column: Column, one: Measured) -> float | None:
     return values[0 if column.pick == "first" else -1]
 
 
-def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+def fits(row: Row, where: Row, values: Row) -> bool:
     """Return whether a result agrees with a column's conditions, each a pattern or a list of them.
 
     Example:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from lab.config.settings import Settings
 from lab.core.errors import ConfigError, look_up, suggest
 from lab.core.schema import PathText, Section, validated
 from lab.core.yaml import read_yaml
@@ -17,7 +18,6 @@ from lab.core.yaml import read_yaml
 HOME = Path(__file__).parent
 PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 Number = float | str | None  # a published number, or words such as OOM
-Words = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Column(Section):
     """File of results, .jsonl or .json: a pattern in the row's own folder, or a path that begins with {model}."""
     field: str
     """Field of a result that holds the number."""
-    where: dict[str, Any] = dataclasses.field(default_factory=dict)
+    where: Settings = dataclasses.field(default_factory=dict)
     """Values that fields of a result must have; * and ? stand for any characters, a list for any of its values."""
     times: float = 1.0
     """Factor on the number, such as 100 for percent."""
@@ -40,9 +40,9 @@ class Column(Section):
 class Setup(Section):
     """What is trained, evaluated and read."""
 
-    values: Words = field(default_factory=dict)
+    values: Settings = field(default_factory=dict)
     """Placeholders of the commands and columns, {NAME}, and their values."""
-    rows: dict[str, Words] = field(default_factory=dict)
+    rows: dict[str, Settings] = field(default_factory=dict)
     """Rows and their own placeholders: `model`, or `run`, the settings of the sweep's runs that belong to the row."""
     sweep: tuple[PathText, ...] = ()
     """Sweeps in wandb's format that train what the rows name by `run`."""
@@ -163,7 +163,7 @@ def read_paper_table(name: str, *, mini: bool = False) -> PaperTable:
     )
 
 
-def expand_placeholders(text: str, values: Mapping[str, Any]) -> str:
+def expand_placeholders(text: str, values: Settings) -> str:
     """Replace the placeholders of a text by values, and by the paths of what needs.yaml lists.
 
     Raises: ConfigError for one without a value.
@@ -171,7 +171,7 @@ def expand_placeholders(text: str, values: Mapping[str, Any]) -> str:
         >>> expand_placeholders("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
         'eval.probe runs/a --tests=5'
     """
-    paths: dict[str, Any] = {name: need.path for name, need in needs().items()}
+    paths: Settings = {name: need.path for name, need in needs().items()}
     paths |= values
     # A value may have a placeholder, whose value may have another.
     for _ in range(3):

@@ -23,6 +23,7 @@ import numpy as np
 from eval.engine.cases import Draft, Turn
 from eval.engine.random_words import english
 from lab.core.errors import ConfigError, DataError, MissingPackage
+from lab.core.types import Row
 from lab.data.text_files import read_texts
 
 STANDIN = "standin"
@@ -50,7 +51,7 @@ Entry = Mapping[str, Any]  # question, answers, and the places of its gold and n
 
 def read_sources(**files: str | None) -> Sources:
     """Read the files by the names of READERS, and reject broken ones; stand-ins take the place of the others."""
-    sources: dict[str, Any] = dict.fromkeys(READERS)
+    sources: Row = dict.fromkeys(READERS)
     for name, file in files.items():
         if file:
             sources[name] = READERS[name](file)
@@ -177,7 +178,7 @@ def read_questions(option: str, kind: str, parse: Callable[..., list[Entry]], pa
     return Questions(entries, list(documents), f"{option}={path}")
 
 
-def parse_squad(content: Mapping[str, Any], number: Callable[[str], int]) -> list[Entry]:
+def parse_squad(content: Row, number: Callable[[str], int]) -> list[Entry]:
     """Parse SQuAD 2.0: a question's paragraph is gold, the article's others are near; unanswerable ones go."""
     entries: list[Entry] = []
     for article in content["data"]:
@@ -191,7 +192,7 @@ def parse_squad(content: Mapping[str, Any], number: Callable[[str], int]) -> lis
     return entries
 
 
-def parse_hotpotqa(content: Sequence[Mapping[str, Any]], number: Callable[[str], int]) -> list[Entry]:
+def parse_hotpotqa(content: Sequence[Row], number: Callable[[str], int]) -> list[Entry]:
     """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries: list[Entry] = []
     for item in content:

@@ -11,12 +11,12 @@ text is none of the generator's as it is read it from a file that experiments.wi
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from lab.config.settings import Settings
 from lab.core.yaml import read_yaml
 from lab.sweep.planning import PlannedRun, plan_command
 
-Config = dict[str, Any]
 BRANCH_SEED = 100  # added to the seed of a base model: the order of the text that its branches share
 FRESH_SEED = 1000  # added to the seed of a base model of D: the documents of its branches, other than its own
 MOST_BASES = 4  # of a seed, the first one and its continuations
@@ -36,9 +36,9 @@ class StagePlan(NamedTuple):
     """
 
     bases: str
-    base: Config
+    base: Settings
     base_tokens: int
-    branches: dict[str, Config]
+    branches: dict[str, Settings]
     n_seeds: int
     seeds: range
     predictions: Path
@@ -53,9 +53,9 @@ class StagePlan(NamedTuple):
 PLAN = read_yaml(Path(__file__).with_name("stages.yaml"))
 
 
-def resolve_settings(settings: Config) -> Config:
+def resolve_settings(settings: Settings) -> Settings:
     """Put the groups that `use` names before the settings themselves."""
-    out: Config = {}
+    out: Settings = {}
     for name in settings.get("use", ()):
         out |= PLAN["groups"][name]
     out |= settings
@@ -63,7 +63,7 @@ def resolve_settings(settings: Config) -> Config:
     return out
 
 
-def read_stage(values: Config) -> StagePlan:
+def read_stage(values: Settings) -> StagePlan:
     """Read a stage of the file."""
     branches = {name: resolve_settings(settings) for name, settings in values["branches"].items()}
     own = {"base": resolve_settings(values["base"]), "branches": branches, "seeds": range(*values["seeds"])}
@@ -97,7 +97,7 @@ def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[
     stage = STAGES[name]
     runs = []
     for branch, settings in stage.branches.items():
-        own: Config = {"start.path": str(base.path), "train.tokens": stage.tokens, **settings}
+        own: Settings = {"start.path": str(base.path), "train.tokens": stage.tokens, **settings}
         if stage.has_fresh_documents:
             own["data.tokenizer"] = {"method": "file", "path": str(base.path), "eos": "<eos>"}
             if "text" not in settings:
@@ -106,9 +106,9 @@ def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[
     return runs
 
 
-def plan_run(name: str, run_seed: int, settings: Config, seed: int, folder: Path) -> PlannedRun:
+def plan_run(name: str, run_seed: int, settings: Settings, seed: int, folder: Path) -> PlannedRun:
     """Plan a run on the generated documents of a seed, or on its text that is read from a file."""
-    data: Config = {**PLAN["groups"]["long_text"], "data.corpus.seed": seed}
+    data: Settings = {**PLAN["groups"]["long_text"], "data.corpus.seed": seed}
     if "text" in settings:
         place = text_folder(folder, seed)
         data = {

@@ -22,11 +22,12 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from lab.config.settings import Settings
 from lab.core.files import write_atomic
 from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
 from lab.data.tokenizer import train_bpe
@@ -34,7 +35,7 @@ from lab.data.tokenizer import train_bpe
 BASE_TOKENS, TOKENS = 3_200_000, 1_100_000  # of a corpus, a tenth more than are trained on
 HAYSTACK_TOKENS = 20_000
 VOCABULARY, SAMPLE = 600, 1500
-COMMON: dict[str, Any] = {"documents": 10**9, "words": 32, "digits": 3, "quote_prob": 0.3, "section_tokens": 4096.0}
+COMMON: Settings = {"documents": 10**9, "words": 32, "digits": 3, "quote_prob": 0.3, "section_tokens": 4096.0}
 
 
 class BoundedDocuments(NamedTuple):
@@ -42,7 +43,7 @@ class BoundedDocuments(NamedTuple):
 
     least: int
     most: int
-    settings: dict[str, Any]
+    settings: Settings
 
     def generate(self, tokenizer: Tokenizer, seed: int, n_tokens: int) -> Iterator[str]:
         """Generate documents until they have so many tokens together."""

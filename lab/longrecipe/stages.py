@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lab.config import Experiment, StartConfig, load_experiment
-from lab.config.settings import merge_layers, nest
+from lab.config.settings import Settings, merge_layers, nest
 from lab.core.errors import ConfigError, LabError
 from lab.core.schema import Positive, Section, validated
 from lab.core.yaml import format_yaml, part, read_yaml
@@ -37,7 +37,7 @@ from lab.runs.source import Source, read_source
 
 FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
 TRAINING = ("tune", "extend", "replay")
-SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the base, by method
+SKIPS: dict[str, Settings | None] = {  # of the samples that extend the base, by method
     "longrecipe": {"method": "longrecipe"},
     "flt": None,
     "pose": {"method": "pose"},
@@ -102,17 +102,17 @@ class RecipeConfig(Section):
     """Target window T in tokens."""
     methods: tuple[Method, ...] = ("longrecipe",)
     """Ways to extend the base, each with a replay and a merge: longrecipe, or baselines of the paper."""
-    common: dict[str, Any] = field(default_factory=dict)
+    common: Settings = field(default_factory=dict)
     """Settings that the training stages share."""
-    tune: dict[str, Any]
+    tune: Settings
     """Brief training of the base; its data.window is T and its data.mode concatenated by default."""
     analyse: ImpactConfig = field(default_factory=ImpactConfig)
     """Options of eval.impact; its length defaults to T."""
-    extend: dict[str, Any]
+    extend: Settings
     """Extension of the base; its data.window is 30% of T and its data.mode concatenated by default."""
-    flt: dict[str, Any] = field(default_factory=dict)
+    flt: Settings = field(default_factory=dict)
     """What differs from extend in full-length training; its data.window defaults to T."""
-    replay: dict[str, Any]
+    replay: Settings
     """Replay of pretraining data; its data.window defaults to the base's."""
     merge: MergeConfig = field(default_factory=MergeConfig)
     """Merging of the base with the replayed model."""
@@ -145,10 +145,10 @@ class Resolved(NamedTuple):
 
     recipe: RecipeConfig
     experiments: dict[str, Experiment]
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, Settings]
 
 
-def read_recipe(path: Path, overrides: dict[str, Any]) -> RecipeConfig:
+def read_recipe(path: Path, overrides: Settings) -> RecipeConfig:
     """Read a recipe and apply dotted overrides."""
     return validated(RecipeConfig, merge_layers(read_yaml(path), nest(overrides)))
 
@@ -218,12 +218,12 @@ def resolve_training(recipe: RecipeConfig, source: Source) -> dict[str, Experime
     return experiments
 
 
-def stage_settings(recipe: RecipeConfig, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
+def stage_settings(recipe: RecipeConfig, stage: Stage, source: Source, start: Path) -> Settings:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
     full = {"window": recipe.target_len, "mode": "concatenated"}
     # A sample has 30% of the target length (section 5.3).
     sample = {**full, "window": round(0.3 * recipe.target_len)}
-    values: dict[str, Any] = {"data": {"tune": full, "extend": sample, "replay": {"window": source.window}}[stage.kind]}
+    values: Settings = {"data": {"tune": full, "extend": sample, "replay": {"window": source.window}}[stage.kind]}
     if source.tokenizer is not None:
         # The base's file, not the copy in the folder of the model that a stage starts from: stages share shards by it.
         values["data"]["tokenizer"] = source.tokenizer

@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
+from lab.config.settings import Settings
 from lab.core.command import CommandSpec
 from lab.core.errors import ConfigError, LabError, abbreviate
 from lab.core.launch import cores
@@ -64,7 +65,7 @@ class SweepFile(Section):
             return [f"parameters: make more than {MOST_RUNS:,} runs; give fewer values, or lower run_cap"]
         return []
 
-    def settings(self) -> Iterator[dict[str, Any]]:
+    def settings(self) -> Iterator[Settings]:
         """List the settings of every run."""
         # wandb's agents take the parameters in this order, too, so that run n is the same here and there.
         parameters = dict(sorted(self.parameters.items()))
@@ -77,8 +78,8 @@ class PlannedRun:
     """One run of a sweep: its config and settings, and the sweep's parameters in it."""
 
     config: Path
-    settings: Mapping[str, Any]
-    swept: Mapping[str, Any]
+    settings: Settings
+    swept: Settings
     experiment: Experiment
 
     @property
@@ -102,7 +103,7 @@ class PlannedRun:
         return [sys.executable, "-m", "lab.fit", str(self.config), "--resume", *options]
 
 
-def plan_sweep(path: Path, settings: Mapping[str, Any], *, seeds: int | None = None) -> list[PlannedRun]:
+def plan_sweep(path: Path, settings: Settings, *, seeds: int | None = None) -> list[PlannedRun]:
     """List the runs of a sweep file in order; `settings` replace those of the file's command.
 
     `seeds` is the number of seeds, from 0, in place of the file's.
@@ -149,7 +150,7 @@ def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
     return validated(SweepFile, values)
 
 
-def read_sweep_values(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+def read_sweep_values(parameters: Settings, prefix: str = "") -> dict[str, list[Any]]:
     """List the values of each parameter by the dotted name of its setting; those of nested sections, too.
 
     Example:
@@ -179,8 +180,8 @@ def read_sweep_values(parameters: Mapping[str, Any], prefix: str = "") -> dict[s
 
 def plan_command(
     command: Sequence[Any],
-    settings: Mapping[str, Any],
-    swept: Mapping[str, Any],
+    settings: Settings,
+    swept: Settings,
     program: str = "",
 ) -> PlannedRun:
     """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""

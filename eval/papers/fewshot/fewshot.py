@@ -10,6 +10,8 @@ from typing import Any
 
 from torchmetrics.functional.text import squad
 
+from lab.core.types import Row
+
 ROUGES = ("rouge1", "rouge2", "rougeL")
 
 
@@ -17,14 +19,14 @@ def with_examples(rows: Any) -> Any:
     """Write each question's prompt; rows of one id are one question with several right answers."""
     from datasets import Dataset  # here, because it is heavy
 
-    asked: dict[str, dict[str, Any]] = {}
+    asked: dict[str, Row] = {}
     for row in rows:
         one = asked.setdefault(str(row["id"]), {"prompt": prompt(row), "outputs": []})
         one["outputs"].append(row["output"])
     return Dataset.from_list(list(asked.values()))
 
 
-def prompt(row: dict[str, Any]) -> str:
+def prompt(row: Row) -> str:
     r"""Write the document, the examples and the question.
 
     Example:
@@ -46,22 +48,22 @@ def extract_answer(text: str) -> str:
     return text
 
 
-def f1(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def f1(row: Row, answers: list[str]) -> dict[str, float]:
     """Score by the words shared with the nearest right answer, as SQuAD does."""
     return {"f1": squad_scores(row, answers)["f1"].item() / 100}
 
 
-def exact_match(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def exact_match(row: Row, answers: list[str]) -> dict[str, float]:
     """Score by whether a right answer was given, but for case, punctuation and articles."""
     return {"exact_match": squad_scores(row, answers)["exact_match"].item() / 100}
 
 
-def squad_scores(row: dict[str, Any], answers: list[str]) -> dict[str, Any]:
+def squad_scores(row: Row, answers: list[str]) -> Row:
     right: Any = {"answers": {"text": row["outputs"], "answer_start": [0] * len(row["outputs"])}, "id": "0"}
     return squad([{"prediction_text": extract_answer(answers[0]), "id": "0"}], [right])
 
 
-def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def rouge(row: Row, answers: list[str]) -> dict[str, float]:
     """Score by the geometric mean of ROUGE-1, -2 and -L against the nearest right answer of each."""
     from rouge_score.rouge_scorer import RougeScorer
 

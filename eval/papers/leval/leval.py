@@ -6,6 +6,8 @@ Source: L-Eval (arXiv:2307.11088) and the zero-shot script of arXiv:2402.17463, 
 import re
 from typing import Any
 
+from lab.core.types import Row
+
 NONE = "None"  # of the options
 
 
@@ -32,7 +34,7 @@ def outside_the_document(rows: Any) -> Any:
     )
 
 
-def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def one_option(row: Row, answers: list[str]) -> dict[str, float]:
     """Score by the first option that is named."""
     named = re.search("[A-D]", answers[0])
     return {"acc": agreement(named[0] if named else NONE, list_right_options(row))}
@@ -53,7 +55,7 @@ def agreement(chosen: str, right: str) -> float:
     return 0.0
 
 
-def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def several_options(row: Row, answers: list[str]) -> dict[str, float]:
     """Score by all options that are named, in any order.
 
     Example:
@@ -72,15 +74,15 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
     return {"acc": agreement("".join(sorted({*chosen})) or NONE, list_right_options(row))}
 
 
-def list_right_options(row: dict[str, Any]) -> str:
+def list_right_options(row: Row) -> str:
     return re.sub("[^A-D]", "", row["output"].split()[0])
 
 
-def loyal(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def loyal(row: Row, answers: list[str]) -> dict[str, float]:
     return score_truth(row["output"].partition("[fact:")[0], answers[0])
 
 
-def factual(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
+def factual(row: Row, answers: list[str]) -> dict[str, float]:
     return score_truth(row["output"].partition("[fact:")[2].removesuffix("]"), answers[0])
 
 
