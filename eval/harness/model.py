@@ -44,7 +44,7 @@ class StoredRequests:
         self.store = store
         self.waiting: list[Row] = []
 
-    def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
+    def add_partial(self, kind: str, arguments: Sequence[object], result: object) -> None:
         """Store a result, with TOGETHER of them at a time."""
         self.waiting.append({"cell": "requests", "test": hash_request(kind, arguments), "result": result})
         if len(self.waiting) == TOGETHER:
@@ -54,18 +54,18 @@ class StoredRequests:
         self.store.append(self.waiting)
         self.waiting = []
 
-    def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[object]]) -> list[object]:
         """Return the results of requests, and ask those that have none."""
         stored = [self.store.tests["requests"].get(hash_request(kind, request.args)) for request in requests]
         missing = [request for request, row in zip(requests, stored, strict=True) if row is None]
-        fresh: Iterator[Any] = iter(())
+        fresh: Iterator[object] = iter(())
         if missing:
             try:
                 fresh = iter(ask(missing))
             finally:
                 # After Ctrl-C too, so that finished requests are not asked again.
                 self.flush()
-        results: list[Any] = []
+        results: list[object] = []
         for row in stored:
             result = next(fresh) if row is None else row["result"]
             # JSON has lists alone: the harness's pairs of a number and a flag are tuples.
@@ -73,7 +73,7 @@ class StoredRequests:
         return results
 
 
-def hash_request(kind: str, arguments: Sequence[Any]) -> str:
+def hash_request(kind: str, arguments: Sequence[object]) -> str:
     return short_hash(json.dumps([kind, *arguments]), 16)
 
 
@@ -101,7 +101,9 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         loglikelihood, generate_until = map(ask_once, ("loglikelihood", "generate_until"))
         eot_token_id = [*stop_ids, prefix_id][0]
 
-        def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **_: Any) -> tuple[Tensor, Tensor]:
+        def tok_batch_encode(
+            self, strings: Sequence[str], left_truncate_len: int, **_: object
+        ) -> tuple[Tensor, Tensor]:
             tokens = []
             for string in strings:
                 # An empty text is the token that begins a document, as in `hf`.
@@ -130,7 +132,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             finally:
                 self.add_bos_token = None
 
-        def _model_call(self, inps: Tensor, **_: Any) -> Tensor:
+        def _model_call(self, inps: Tensor, **_: object) -> Tensor:
             check_ids([int(inps.max())], subject.vocab_size)
             with torch.no_grad(), subject.computing():
                 logits: Tensor = subject.model.decoder(inps).float()

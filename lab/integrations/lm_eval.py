@@ -76,7 +76,7 @@ class ReachTask(Task):  # type: ignore[misc]
         super().__init__()
         self._config = TaskConfig(task=config["task"], metadata=self.settings, num_fewshot=0)
 
-    def download(self, *_: Any) -> None:
+    def download(self, *_: object) -> None:
         """Build the tests.
 
         Raises: LabError.
@@ -118,7 +118,7 @@ class ReachTask(Task):  # type: ignore[misc]
     def doc_to_target(self, doc: dict[str, int]) -> str:
         return self.probe.tokenizer.decode(self.tokens(doc)[2])
 
-    def fewshot_context(self, doc: dict[str, int], **settings: Any) -> str:
+    def fewshot_context(self, doc: dict[str, int], **settings: object) -> str:
         """Return the text of a prompt.
 
         Raises: ConfigError for examples, turns or instructions, which a test does not have.
@@ -135,7 +135,7 @@ class ReachTask(Task):  # type: ignore[misc]
         prompt = Uncut([*case.prompt_ids, *answer[: scored[0]]], self.probe.window)
         return None, prompt, answer[scored[0] : scored[-1] + 1]
 
-    def construct_requests(self, doc: dict[str, int], ctx: str, metadata: Any, **_: Any) -> TokenRequest:
+    def construct_requests(self, doc: dict[str, int], ctx: str, metadata: object, **_: object) -> TokenRequest:
         texts = (ctx, self.doc_to_target(doc))  # for the harness's log of samples
         return TokenRequest(METHOD, doc, texts, 0, metadata, tokens=self.tokens(doc))
 

@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,7 +147,7 @@ def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]
     return False, reason
 
 
-def inductor(graph: Any, inputs: Any) -> Any:
+def inductor(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
     """Compile a graph by torch's inductor, in processes that outlive the signals which stop a run.
 
     SLURM signals every process of a step. A run ends with its compiler, and inductor waits for a dead worker for ever.
@@ -154,7 +155,8 @@ def inductor(graph: Any, inputs: Any) -> Any:
     # Processes and threads that start in the body inherit the mask. Other threads of this process still take signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        return torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        compiled: Callable[..., object] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        return compiled
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

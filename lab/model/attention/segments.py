@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -170,7 +169,7 @@ def dense_mask(n_q: int, n_k: int, device: torch.device, mask: str = "causal", d
 class ContextGroup:
     """The ranks that compute the parts of the same rows, in order, and the number of this one among them."""
 
-    group: Any
+    group: distributed.ProcessGroup
     degree: int
     rank: int
 
