@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.cases import Draft, Turn
+from eval.engine.cases import Draft, Turn, Writer
 from eval.engine.random_words import english
 from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.core.types import Row
@@ -153,6 +153,12 @@ class Questions:
             most=len(order),
             exhausted=f"{have}; give a larger file",
         )
+
+
+def questions(_: Writer, sources: Sources, turn: Turn, *, file: str) -> Draft:
+    """Take the turn's question of a file."""
+    draft: Draft = sources[file].draft(turn)
+    return draft
 
 
 def shuffled(entries: Any, order: int) -> list[Any]:

@@ -17,16 +17,18 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.ruler.sources import Sources
+from eval.ruler.sources import Sources, questions
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
+from lab.core.yaml import read_yaml
 from lab.probe.reach import find_crossing
 
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
@@ -99,38 +101,24 @@ class Task:
         return ConfigError(f"--lengths={length}: {rule}")
 
 
-def build_retrieval(name: str, **options: Any) -> Task:
-    """Make one of the eight tasks with needles."""
-    source = "essays" if options["haystack"] == "essays" else None
-    return Task(name=name, category="retrieval", family=partial(needles, **options), budget=128, source=source)
+FAMILIES: dict[str, Callable[..., Draft]] = {
+    "needles": needles,
+    "tracing": tracing,
+    "common_words": common_words,
+    "frequent_words": frequent_words,
+    "questions": questions,
+}
 
 
-def build_answering(name: str, source: str) -> Task:
-    """Make one of the two tasks with documents."""
-
-    def family(_: Writer, sources: Sources, turn: Turn) -> Draft:
-        draft: Draft = sources[source].draft(turn)
-        return draft
-
-    return Task(name=name, category="question answering", family=family, budget=32, score=any_part, source=source)
+def read_task(name: str, category: str, family: str, budget: int, source: str | None = None, **options: Any) -> Task:
+    """Read a task of the file."""
+    draw = partial(FAMILIES[family], **options)
+    score = any_part if family == "questions" else all_parts
+    return Task(name=name, category=category, family=draw, budget=budget, score=score, source=source)
 
 
-ALL = (
-    build_retrieval("niah_single_1", haystack="noise"),
-    build_retrieval("niah_single_2", haystack="essays"),
-    build_retrieval("niah_single_3", haystack="essays", value_kind="uuids"),
-    build_retrieval("niah_multikey_1", haystack="essays", keys=4),
-    build_retrieval("niah_multikey_2", haystack="needles"),
-    build_retrieval("niah_multikey_3", haystack="needles", key_kind="uuids", value_kind="uuids"),
-    build_retrieval("niah_multivalue", haystack="essays", values=4),
-    build_retrieval("niah_multiquery", haystack="essays", keys=4, queries=4),
-    Task(name="vt", category="multi-hop tracing", family=tracing, budget=30),
-    Task(name="cwe", category="aggregation", family=common_words, budget=120, source="words"),
-    Task(name="fwe", category="aggregation", family=frequent_words, budget=50),
-    build_answering("qa_1", "squad"),
-    build_answering("qa_2", "hotpotqa"),
-)
-TASKS = {task.name: task for task in ALL}
+TASKS = {name: read_task(name, **values) for name, values in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
+ALL = tuple(TASKS.values())
 
 
 def wilson_interval(scores: Sequence[float]) -> tuple[float, float]:
