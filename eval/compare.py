@@ -46,7 +46,7 @@ import pandas as pd
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.text import WIDEST, Result, fitted, natural_key
 from lab.analysis.conditions import condition_settings, define_names, find_differences, shorten_names
-from lab.analysis.table import ResultTable, list_results, read_result_table, unpacked
+from lab.analysis.table import ResultTable, bound_reach, list_results, read_result_table, unpacked
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import show, start
 from lab.core.errors import ConfigError, DataError, suggest
@@ -417,24 +417,15 @@ def least_growth(first: Any, second: Any) -> float | None:
 
     A reach at the end of what was tested is that distance at least, and the window at most.
     """
-    (low, high), (other_low, other_high) = map(bound_reach, (first, second))
+    ends = []
+    for row in (first, second):
+        ends += bound_reach(row.score, row.high, row.last, row.settings.get("data.window") or math.inf)
+    low, high, other_low, other_high = ends
     least, most = other_low - high, other_high - low
     if least <= 0 <= most and least < most:
         return 0.0 if math.isfinite(least) and math.isfinite(most) else None
     nearest = least if least > 0 or least == most else most
     return nearest if math.isfinite(nearest) else None
-
-
-def bound_reach(row: Any) -> tuple[float, float]:
-    """Return between which values the log of a reach is."""
-    if row.censored == "below":
-        high = row.high if pd.notna(row.high) else math.inf
-        return -math.inf, float(np.log(high))
-    log = float(np.log(row.score))
-    if row.censored != "end":
-        return log, log
-    window = row.settings.get("data.window")
-    return log, math.inf if window is None else max(log, float(np.log(window)))
 
 
 def format_table(cells: pd.DataFrame, notes: Sequence[str], *, full: bool) -> str:

@@ -33,7 +33,7 @@ from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
 from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
-from lab.analysis.table import ResultTable, check_runs, is_run, read_result_table, unpacked
+from lab.analysis.table import ResultTable, bound_reach, check_runs, is_run, read_result_table, unpacked
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
@@ -133,7 +133,9 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
             demand = None if counts is None else counts.g_from(distance)
             columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
             about = {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
-            rows.append({**record, **about, **columns, **bounds(record)})
+            high = record.get("reach_high", record["first_distance"])
+            columns["low"], columns["high"] = bound_reach(record["reach"], high, record["last_distance"])
+            rows.append({**record, **about, **columns})
     numbers = (*COLUMNS, "low", "high", "reach", "reach_low", "reach_high", "f_at_reach")
     points = pd.DataFrame(rows, columns=["path", "run", "base", "acquired", *numbers])
     return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
@@ -159,24 +161,6 @@ def list_reaches(table: ResultTable, path: str) -> list[Row]:
     tests = {int(row.distance): row.record for row in plain.itertuples()}
     reach = recompute_reach(tests, table.settings[path].get("probe.threshold", 0.8))
     return [{"tokens": int(plain.tokens.iloc[0]), "acquired": bool(plain.score.max() >= 0.5), **reach}]
-
-
-def bounds(record: Row) -> dict[str, float]:
-    """Return between which values the log of a probe's reach is.
-
-    Example:
-        >>> bounds({"reach": None, "reach_high": 1, "first_distance": 1, "last_distance": 9})
-        {'low': -inf, 'high': 0.0}
-        >>> bounds({"reach": None, "reach_high": None, "first_distance": 1, "last_distance": 9})
-        {'low': -inf, 'high': inf}
-        >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
-        {'low': 0.0, 'high': inf}
-    """
-    if record["reach"] is None:  # of a reach that is not determined the upper limit is all that is known
-        high = record.get("reach_high", record["first_distance"])
-        return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}
-    bound = float(np.log(record["reach"]))
-    return {"low": bound, "high": np.inf if record["reach"] >= record["last_distance"] else bound}
 
 
 def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors: Mapping[str, str]) -> str:

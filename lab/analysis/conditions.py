@@ -83,9 +83,8 @@ def label_conditions(conditions: Mapping[str, Condition], names: Mapping[str, st
     seeds = defaultdict(list)
     for condition in conditions.values():
         seeds[condition.name].append(str(condition.seed))
-    labels = {}
+    labels = {run: Path(run).name for run in conditions}
     for run, condition in conditions.items():
-        labels[run] = Path(run).name
         if len(seeds[condition.name]) > 1:
             labels[run] = f"{names[run]}, n = {len(set(seeds[condition.name]))}"
     return labels
@@ -173,15 +172,15 @@ def name_conditions(settings: Mapping[str, Row], replicate: Collection[str] = ()
         >>> name_conditions({f"{k}": {"run.seed": k, "data.path": f"text/{k}/a"} for k in range(2)})
         {'0': 'all', '1': 'all'}
     """
-    bases = list_bases(settings, replicate)
-    if not bases or len(bases) == len(settings):
-        return name_rows(without_numbers(settings, condition_settings(settings, replicate)))
     own = condition_settings(settings, replicate)
+    bases = list_bases(settings, replicate)
+    if len(bases) == len(settings):
+        bases = set()
     names = name_rows(without_numbers(settings, {name: row for name, row in own.items() if name not in bases}))
-    for name, condition in name_conditions(
-        {base: settings[base] for base in settings if base in bases}, replicate
-    ).items():
-        names[name] = f"{BASE}, {condition}".removesuffix(", all")
+    if bases:
+        of_bases = {name: row for name, row in settings.items() if name in bases}
+        for name, condition in name_conditions(of_bases, replicate).items():
+            names[name] = f"{BASE}, {condition}".removesuffix(", all")
     return {name: names[name] for name in settings}  # in the order of the runs
 
 
@@ -224,9 +223,7 @@ def shorten_names(conditions: Mapping[str, str]) -> tuple[dict[str, str], str]:
         ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
     """
     names = {*conditions.values()}
-    times: Counter[str] = Counter()
-    for name in names:
-        times.update(name.split(", "))
+    times = Counter(", ".join(names).split(", "))
     common = [part for part, n in times.items() if len(names) >= 4 and n > len(names) / 2 and part != BASE]
     short = {}
     for run, name in conditions.items():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,18 +170,15 @@ def check_runs(places: Sequence[Path]) -> None:
 
     Raises: ConfigError with a line for each.
     """
-    names = [place.resolve().name for place in places]
-    errors = []
+    errors = [] if places else ["RUNS: must be set; name run folders"]
     for place in places:
         if not place.exists():
             errors.append(f"{place}: {no_folder(place)}")
         elif not (place / "config.yaml").is_file():
             errors.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
-    for name in sorted(set(names)):
-        if names.count(name) > 1:
+    for name, n in sorted(Counter(place.resolve().name for place in places).items()):
+        if n > 1:
             errors.append(f"{name}: must be the name of one folder only; rename the others")
-    if not places:
-        errors.append("RUNS: must be set; name run folders")
     if errors:
         raise ConfigError(*errors)
 
@@ -283,3 +281,17 @@ def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | N
     if reach is None or not path.exists():
         return None
     return SavedCounts.read(path).g_from(int(reach))
+
+
+def bound_reach(reach: float | None, high: float | None, last: float, most: float = np.inf) -> tuple[float, float]:
+    """Return between which values the log of a reach is; one at the last distance tested is `most` at most.
+
+    Example:
+        >>> bound_reach(None, 1, 9), bound_reach(None, None, 9), bound_reach(1.0, None, 1), bound_reach(1.0, None, 9)
+        ((-inf, 0.0), (-inf, inf), (0.0, inf), (0.0, 0.0))
+    """
+    reach, high = (np.nan if value is None else value for value in (reach, high))
+    if np.isnan(reach):  # of tests that show no number, the upper limit is all that is known
+        return -np.inf, np.inf if np.isnan(high) else float(np.log(high))
+    bound = float(np.log(reach))
+    return bound, max(bound, float(np.log(most))) if reach >= last else bound

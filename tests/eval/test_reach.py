@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from eval.engine.regression import fit, inflation, is_measured, jackknife, select_separable
-from eval.reach import DEMAND, bounds, main, read_points, tabulate_reach
+from eval.reach import DEMAND, main, read_points, tabulate_reach
 from lab.analysis.conditions import find_conditions
-from lab.analysis.table import read_result_table
+from lab.analysis.table import bound_reach, read_result_table
 from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
 from lab.runs.folder import RunFolder
@@ -46,7 +46,7 @@ def simulated(seed, truth=TRUE, seeds=4, ends=1.0, first=0.2):
 
 def bounded(reach, first, last):
     reach = min(reach, last) if reach is not None and reach > first else None
-    return bounds({"reach": reach, "first_distance": first, "last_distance": last})
+    return dict(zip(("low", "high"), bound_reach(reach, first, last)))
 
 
 def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
