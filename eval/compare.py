@@ -417,7 +417,7 @@ def least_growth(first: Any, second: Any) -> float | None:
 
     A reach at the end of what was tested is that distance at least, and the window at most.
     """
-    ends = []
+    ends: list[float] = []
     for row in (first, second):
         ends += bound_reach(row.score, row.high, row.last, row.settings.get("data.window") or math.inf)
     low, high, other_low, other_high = ends

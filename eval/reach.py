@@ -44,7 +44,6 @@ from lab.runs.checkpoints import folder_name
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that are collinear, the first is kept
-SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
 FORMS = {"reach": ",.1f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f") | dict.fromkeys(
     ("coefficient", "low", "high"), "+.2f"
@@ -123,7 +122,9 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
     for path, condition in table.conditions.items():
         if condition.is_base and not all(other.is_base for other in table.conditions.values()):
             continue
-        columns = {name: table.settings[path].get(key) for name, key in SETTINGS.items()}
+        settings = table.settings[path]
+        columns = {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
+        columns["section"] = settings.get("data.corpus.section_tokens")
         probes = list_reaches(table, path)
         # Counts are saved at every probe, so that f and demand are those at its time.
         for record in probes[-1:] if last_only else probes:

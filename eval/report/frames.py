@@ -30,16 +30,6 @@ LIMITS = {"reach": ("reach_low", "reach_high"), "effective_length": ("low", "hig
 REACH = ["reach", *LIMITS["reach"], *ENDS["reach"], "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
-FRAMES = {  # columns of the frames, in addition to condition and run
-    "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
-    "losses": ["kind", "bin", "tokens", "loss"],
-    "probes": ["probe", "tokens", *REACH, *LENGTH],
-    "reaches": ["method", *REACH, "n"],
-    "distances": ["method", "distance", "score", "low", "high", "n", "f", "log_prob"],
-    "frequency": ["profile", "distance", "per distance"],
-    "contexts": ["context", "loss"],
-    "gains": ["distance", "middle", "gain", "low", "high", "n"],
-}
 
 
 class Runs(NamedTuple):
@@ -81,7 +71,17 @@ def read_runs(places: Sequence[Path]) -> Runs:
         for name, of_run in collect_rows(table, run).items():
             rows[name] += [{**row, "condition": labels[run], "run": Path(run).name} for row in of_run]
     frames = {}
-    for name, columns in FRAMES.items():
+    frame_columns = {  # in addition to condition and run
+        "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
+        "losses": ["kind", "bin", "tokens", "loss"],
+        "probes": ["probe", "tokens", *REACH, *LENGTH],
+        "reaches": ["method", *REACH, "n"],
+        "distances": ["method", "distance", "score", "low", "high", "n", "f", "log_prob"],
+        "frequency": ["profile", "distance", "per distance"],
+        "contexts": ["context", "loss"],
+        "gains": ["distance", "middle", "gain", "low", "high", "n"],
+    }
+    for name, columns in frame_columns.items():
         frames[name] = pd.DataFrame(rows[name]).reindex(columns=["condition", "run", *columns])
     for name, by in {"reaches": ["run", "method"], "distances": ["run", "method", "distance"]}.items():
         # The same method may have been evaluated before, with fewer and with more tests; of equals the last is kept.

@@ -20,8 +20,7 @@ from lab.core.yaml import flatten, read_yaml
 from lab.positions.methods import brief_value
 
 BASE = "base model"  # name of runs that others start from
-MASKED = {"none": "far-masked", "near": "near-masked", "kind": "matched control", "random": "random control"}
-DEFINITIONS = {  # of the names above, for the line under a picture or a table
+DEFINITIONS = {  # of names, for the line under a picture or a table
     "unmasked": "all targets have a loss",
     "far-masked": "the loss is masked for targets whose evidence is beyond D tokens, the end of weights.keep",
     "near-masked": "the same number of nearer targets is masked instead",
@@ -270,7 +269,8 @@ def replace_weights(settings: Row) -> Row:
     """
     if "weights.by" not in settings:
         return {**settings, "weights": "unmasked"}
-    name = MASKED[settings.get("weights.control", "none")]
+    names = {"none": "far-masked", "near": "near-masked", "kind": "matched control", "random": "random control"}
+    name = names[settings.get("weights.control", "none")]
     if not re.fullmatch(r"\[\[0, \d+\]\]", str(settings.get("weights.keep", "[[0, 0]]"))):
         name = name.replace("far-masked", "masked outside")  # of the intervals, which follow where they differ
     named = {**settings, "weights": name}

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 BLUE = "#0072b2"
 GREY = "#888888"
-PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499", "#96b45a")  # seen on white and black
 MEAN, RUN = "mean, 95% limits", "one run"
 BEYOND, BELOW = "passes the last tested", "fails the first tested"
 CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.probe.reach.classify_reach returns
@@ -151,7 +150,9 @@ def build_series(
     def scale(styles: Sequence[object]) -> SchemaBase:
         return alt.Scale(domain=values, range=[styles[k % len(styles)] for k in range(len(values))])
 
-    channels = [alt.Color(f"{series}:N", scale=scale(PALETTE), legend=legend)]
+    # They can be seen on white and black.
+    palette = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499", "#96b45a")
+    channels = [alt.Color(f"{series}:N", scale=scale(palette), legend=legend)]
     if not points:
         dashes = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
         channels.append(alt.StrokeDash(f"{series}:N", scale=scale(dashes), legend=legend))

@@ -83,14 +83,6 @@ FORMS = {
     "recall": Form("recall", "gain from evidence", RECALL, "nats"),
     "no_evidence": Form("recall", "nats without evidence", RECALL, "nats"),
 }
-NUMBERS = (  # of a summary: score, its limits, the ends tested, metric, unit
-    ("reach", "reach_low", "reach_high", "distance", "reach at {threshold:g}", "tokens"),
-    ("f_at_reach", "", "", "", "f at the reach", "pairs"),
-    ("effective_length", "low", "high", "length", "effective length at {threshold:g}", "tokens"),
-    ("smooth", "smooth_low", "smooth_high", "length", "smooth effective length at {threshold:g}", "tokens"),
-    ("f_at_effective_length", "", "", "", "f at the effective length", "pairs"),
-    ("held_out_loss", "", "", "", "held-out loss", "nats"),
-)
 
 
 def convert(line: Line, run: str = "", started: str | None = None) -> Iterator[Row]:
@@ -153,7 +145,15 @@ def convert(line: Line, run: str = "", started: str | None = None) -> Iterator[R
 
 def split_summary(line: Line, row: Row) -> Iterator[Row]:
     """List the numbers of the summary of a probe."""
-    for name, low, high, ends, metric, unit in NUMBERS:
+    numbers = (  # score, its limits, the ends tested, metric, unit
+        ("reach", "reach_low", "reach_high", "distance", "reach at {threshold:g}", "tokens"),
+        ("f_at_reach", "", "", "", "f at the reach", "pairs"),
+        ("effective_length", "low", "high", "length", "effective length at {threshold:g}", "tokens"),
+        ("smooth", "smooth_low", "smooth_high", "length", "smooth effective length at {threshold:g}", "tokens"),
+        ("f_at_effective_length", "", "", "", "f at the effective length", "pairs"),
+        ("held_out_loss", "", "", "", "held-out loss", "nats"),
+    )
+    for name, low, high, ends, metric, unit in numbers:
         score = line.get(name)
         first, last = (line.get(f"{end}_{ends}") for end in ("first", "last"))
         # None is a result where a first value was tested: the model failed there, or reach is not determined.

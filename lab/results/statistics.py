@@ -15,11 +15,11 @@ Of two results of the same tests, b are passed by the first alone and c by the s
 
 Holm's adjusted values of m comparisons, p rising, are a_k = max over j <= k of min(1, (m - j + 1) p_j).
 
-The seeds that a difference needs are the least number at which its t test at LEVEL finds it with probability POWER, if
+The seeds that a difference needs are the least number at which its t test at LEVEL finds it with probability .9, if
 size and spread are those measured. With t(m, c) the noncentral t distribution, and d the size in standard deviations of
 the differences of n pairs, or of the seeds of two conditions of n each,
 
-    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= POWER,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= POWER
+    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= .9,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= .9
 
 The variance of a share of n tests in one seed is that of its tests at least, with one passed and one failed more:
 q (1 - q) / (n + 2). Without it, seeds that agree by chance, as 0 of 64 tests in each of five, would differ surely.
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.05
-POWER = 0.9
 FEWEST = 4  # seeds, or bases, that a test takes
 FLIPS = 2**12  # and more are sampled, for the exact p
 SHARES = (0.0, 1.0)
@@ -202,10 +201,10 @@ def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | 
     size = min(abs(difference) / deviation, 20.0)
     samples = 1 if paired else 2
     # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
-    fewest = samples * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2
+    fewest = samples * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(0.1)) / size) ** 2
     for n in range(max(2, int(fewest)), 1001):
         freedom = samples * (n - 1)
-        if stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * (n / samples) ** 0.5) >= POWER:
+        if stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * (n / samples) ** 0.5) >= 0.9:
             return n
     return None
 
