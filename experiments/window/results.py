@@ -198,7 +198,8 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     for table in (reach_of_s2, reach_of_w):
         yield "Reach, median (least to most)", table
     yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", dips
-    yield "Mean accuracy over bands of distances, plain and under DCA 1/4, and reach, plain", bands
+    title = "Mean accuracy over bands of distances, plain and under DCA 1/4 (the same bands), and reach, plain"
+    yield title, bands
 
 
 def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame) -> Row:
@@ -206,10 +207,11 @@ def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame
     row: Row = {}
     natural = stage == "N"
     text = ESSAYS if natural else GENERATED
-    for method, short in ((PLAIN, ""), (DCA_QUARTER, "DCA ")):
-        for low, high in ((24, 112), (144, 368), (432, 752)):
+    for method in (PLAIN, DCA_QUARTER):
+        for name, low, high in (("near", 24, 112), ("mid", 144, 368), ("far", 432, 752)):
             scores = records.accuracy(stage, branch, low, high, method, text=text)
-            row[f"{short}{low}-{high}"] = f"{scores.mean():.2f}" if len(scores) else "-"
+            column = f"{low}-{high}" if method == PLAIN else f"DCA {name}"
+            row[column] = f"{scores.mean():.2f}" if len(scores) else "-"
     row["all"] = f"{records.accuracy(stage, branch, 0, 768, text=text).mean():.2f}"
     row["reach"] = write_range(runs[PLAIN], runs[f"{PLAIN} last"])
     if IN_ESSAYS in runs and runs[f"{IN_ESSAYS} last"].notna().all():
