@@ -140,7 +140,7 @@ def places(values, prefix=()):
 
 
 PLACES = list(places(parse_yaml(TEXT, "test")))
-KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(settings_lines(Experiment)), re.M))
+KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(settings_lines(Experiment, True)), re.M))
 
 
 @st.composite

@@ -207,7 +207,9 @@ class ContextGroup:
         """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
         sizes = self.sizes(out.shape[2])
         own = sizes[self.rank]
-        received = all_to_all_single_autograd(out.permute(2, 0, 1, 3), [own] * self.degree, sizes, self.group)
+        received = all_to_all_single_autograd(
+            out.permute(2, 0, 1, 3).contiguous(), [own] * self.degree, sizes, self.group
+        )
         parts: Tensor = received.unflatten(0, (self.degree, own))  # rank, t, B, n, H
         # The first axis numbers the ranks, that is the heads: it must stand next to n before both are joined.
         return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)
