@@ -36,7 +36,7 @@ whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing bu
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,16 +47,13 @@ from eval.engine.text import pivot, to_text
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, NonNegative
-from lab.core.types import Row
+from lab.core.types import FloatArray, Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.attention.layout import LayerInputs
 from lab.model.huggingface.foreign import AnyDecoder
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)
-LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
-WINDOWS = 2  # training windows that the longest of them is, at most
-Values = np.typing.NDArray[np.float64]
 
 
 class Arithmetic(NamedTuple):
@@ -98,11 +95,11 @@ class Precision(texts.OnTexts):
         model = self.subject.model
         window = model.train_len
         self.n_tokens = options.length or min(window, 512)
-        usual = self.subject.cap_length(min(WINDOWS * window, LENGTHS[1]))
-        self.lengths = sorted({*(options.lengths or subject.doublings(LENGTHS[0], usual))})
+        # Section 2.2 measures D_logit from 64 to 8192 tokens.
+        usual = self.subject.cap_length(min(2 * window, 8192))
+        self.lengths = sorted({*(options.lengths or subject.doublings(64, usual))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
-        self.pair = f"shift 0 against {options.reference}"
         if depends_on_positions(model.decoder, longest, [options.reference, *self.shifts]):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
@@ -135,7 +132,7 @@ class Precision(texts.OnTexts):
                 for row in self.build_rows(pair, torch.cat(profiles).cpu().numpy(), logits):
                     yield {**self.origin, **row}
 
-    def build_rows(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
+    def build_rows(self, pair: Row, by_token: FloatArray, by_length: FloatArray) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
@@ -149,29 +146,19 @@ class Precision(texts.OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        shifts = select_curves(rows, "D")
-        by_shift = tabulate_curves(shifts, "shift")
-        # The table begins with shift 0, whose share of the first token is the last line.
-        for row in shifts:
-            if row["shift"] == 0:
-                share = row["first_token_frac"]
-                by_shift.loc["first token", row["curve"]] = "-" if share is None else f"{share:.1%}"
-        by_length = tabulate_curves(select_curves(rows, "D_logit"), "tokens")
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
-        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
+        second = f"D_logit (Eq. 5): shift 0 against {self.options.reference}"
+        by_shift, by_length = format_curves(rows, "D", "shift"), format_curves(rows, "D_logit", "tokens")
+        return f"{head}\n{by_shift}\n\n{second}\n{by_length}"
 
 
-def select_curves(rows: Sequence[Row], metric: str) -> list[Row]:
-    """Select the rows of a metric, and name the curve of each by its weights and arithmetic."""
-    return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
+def format_curves(rows: Sequence[Row], metric: str, index: str) -> str:
+    """Write the rows of a metric as a table, a column for each weights and arithmetic."""
+    curves = [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
+    return to_text(pivot(curves, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format))
 
 
-def tabulate_curves(rows: Sequence[Row], index: str) -> Any:
-    """Make a data frame of the curves, as text with three digits."""
-    return pivot(rows, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-
-
-def summarize_texts(values: Values) -> Row:
+def summarize_texts(values: FloatArray) -> Row:
     """Summarize a number over all texts."""
     std = None
     if len(values) > 1:

@@ -37,27 +37,9 @@ from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.methods import Evidence, Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 
-NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
-WITHOUT = (
-    "without evidence {score:.3f} nats, within {low:.3f} to {high:.3f}, {right_whole:.1%} right; "
-    "{n:,} targets of {documents:,} documents"
-)
-COLUMNS = (
-    ("distance", lambda row: f"{row['distance']:,}-{row['last']:,}", ""),
-    ("targets", "n", ","),
-    ("documents", "documents", ","),
-    ("share", "share", ".2%"),
-    ("nats whole", "nats_whole", ".3f"),
-    ("nats cut", "nats_cut", ".3f"),
-    ("gain", "score", ".3f"),
-    ("95% limits", lambda row: limits(row, ".3f"), ""),
-    ("right whole", "right_whole", ".3f"),
-    ("right cut", "right_cut", ".3f"),
-)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions(command.DrawnOptions):
+class RecallOptions(command.SampledOptions):
     """Options of this command."""
 
     targets: Tests = 300
@@ -75,6 +57,18 @@ class Recall(texts.OnTexts):
     kind = "recall"
     options: RecallOptions
     spec = command.EvaluationSpec(options=RecallOptions)
+    columns = (
+        ("distance", lambda row: f"{row['distance']:,}-{row['last']:,}", ""),
+        ("targets", "n", ","),
+        ("documents", "documents", ","),
+        ("share", "share", ".2%"),
+        ("nats whole", "nats_whole", ".3f"),
+        ("nats cut", "nats_cut", ".3f"),
+        ("gain", "score", ".3f"),
+        ("95% limits", lambda row: limits(row, ".3f"), ""),
+        ("right whole", "right_whole", ".3f"),
+        ("right cut", "right_cut", ".3f"),
+    )
 
     def prepare(self) -> None:
         """Read the documents and draw the targets.
@@ -127,7 +121,7 @@ class Recall(texts.OnTexts):
             metric = "recall"
             if not row["distance"]:
                 metric = "no_evidence"
-                for name in NOT_WITHOUT:
+                for name in ("distance", "last", "middle", "nats_cut", "right_cut"):
                     del row[name]
             yield {**shared, "metric": metric, **row}
 
@@ -138,14 +132,13 @@ class Recall(texts.OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the bins as a table, and a line for the targets without evidence."""
-        bins = []
-        without = []
+        bins = [row for row in rows if row["metric"] == "recall"]
+        lines = [columns_text(bins, self.columns), ""]
         for row in rows:
-            if row["metric"] == "recall":
-                bins.append(row)
-            else:
-                without.append(WITHOUT.format_map(row))
-        return "\n".join([columns_text(bins, COLUMNS), "", *without])
+            if row["metric"] == "no_evidence":
+                share = f"{row['score']:.3f} nats, within {limits(row, '.3f')}, {row['right_whole']:.1%} right"
+                lines.append(f"without evidence {share}; {row['n']:,} targets of {row['documents']:,} documents")
+        return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits."""

@@ -212,7 +212,7 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnOptions(schema.Section):
+class SampledOptions(schema.Section):
     """Options of all measurements of a model."""
 
     seed: schema.Seed = 0
@@ -222,7 +222,7 @@ class DrawnOptions(schema.Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(DrawnOptions):
+class TextOptions(SampledOptions):
     """Options of measurements on texts."""
 
     texts: schema.Tests = 10
@@ -233,7 +233,7 @@ class TextOptions(DrawnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(DrawnOptions):
+class CellOptions(SampledOptions):
     """Options of measurements that are made of cells."""
 
     batch: schema.Tests | None = None
