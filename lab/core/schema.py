@@ -33,7 +33,6 @@ T = TypeVar("T")
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
-MISSPELT = (*UNKNOWN, "union_tag_invalid")
 
 
 def path_text(text: str) -> str:
@@ -130,9 +129,10 @@ def validated(root: type[T], values: Mapping[str, object], instance: T | None = 
     try:
         return adapter(root).validator.validate_json(text, self_instance=instance)
     except ValidationError as error:
-        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in MISSPELT)
+        misspelt = (*UNKNOWN, "union_tag_invalid")
+        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in misspelt)
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
-        if items[0]["type"] in MISSPELT:
+        if items[0]["type"] in misspelt:
             items = [item for item in items if not item["type"].startswith("missing")]
         raise ConfigError(*dict.fromkeys(chain.from_iterable(error_lines(root, item) for item in items))) from None
     finally:
