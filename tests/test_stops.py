@@ -230,7 +230,7 @@ INTERVALS = {  # from the start of a rank to its exit: a call in each, and how l
     "lab.train.record:Recording.close": 15,  # all is saved
 }
 SENT = [(signal.SIGTERM, "launcher"), (signal.SIGKILL, "rank"), (signal.SIGINT, "all")]
-ENDS_S = 90  # 45 on a quiet machine
+ENDS_S = 45
 
 
 @pytest.mark.slow
