@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from lab.core.startup import check_system
@@ -31,7 +32,7 @@ from lab.core.startup import check_system
 try:
     check_system()
     from lab.core.command import EXIT_BAD_INPUT, EXIT_STOPPED, HELP, NOTHING_WRITTEN, guard, show, wrap_help
-    from lab.core.errors import suggest
+    from lab.core.errors import ConfigError, suggest
     from lab.core.schema import TAGS
 except KeyboardInterrupt:  # within 0.3 s
     sys.stderr.write("stopped; nothing was written\n")
@@ -125,6 +126,20 @@ def list_commands() -> str:
     return wrap_help(text)
 
 
+def find_module(command: str) -> str:
+    """Return the module of a command.
+
+    Raises: ConfigError for an unknown command, and where another package of the same name hides the module.
+    """
+    if command not in commands():
+        raise ConfigError(f"{command}: unknown command; {suggest(command, commands())}")
+    module, _ = commands()[command]
+    if find_spec(module) is None:  # as PYTHONPATH, or the folder of `python -m`, has a package lab or eval
+        package = module.partition(".")[0]
+        raise ConfigError(f"{module}: another package {package} is found first; use another folder and no PYTHONPATH")
+    return module
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, in this process, and return the exit status."""
     guard()
@@ -142,13 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "docs":
         show("".join(page()) if words == ["docs"] else "probe-lab docs > docs/settings.md\n", end="")
         return EXIT_BAD_INPUT if {*words[1:]} - {*HELP} else 0
-    if words[0] not in commands():
-        show(f"{words[0]}: unknown command; {suggest(words[0], commands())}", error=True)
+    try:
+        module = find_module(words[0])
+    except ConfigError as error:
+        show(error, error=True)
         return EXIT_BAD_INPUT
     # The command's module runs as by `python -m`, and reads its arguments from sys.argv.
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     try:
-        runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:  # while the command's module imports others
         show(NOTHING_WRITTEN, error=True)
         return EXIT_STOPPED

@@ -116,6 +116,24 @@ def test_the_console_command_answers_mistakes(capsys, words, start):
     assert not out
 
 
+def test_another_package_eval_in_front_is_named(tmp_path):
+    """As a wheel's user meets it, whose finder of an editable clone does not come to help."""
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "__init__.py").touch()
+    code = f"""
+        import sys
+        sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
+        sys.path[:] = [{str(tmp_path)!r}, *sys.path[1:], {str(ROOT)!r}]
+        from lab.cli import main
+        raise SystemExit(main(["distance", "x"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("eval.distance: another package eval is found first; ")
+
+
 @pytest.mark.parametrize(("words", "expected"), HELPS.items())
 def test_both_words_for_help_print_it(capsys, words, expected):
     status = cli.main(words.split())

@@ -1,6 +1,7 @@
 """One function opens a model wherever it comes from."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -124,3 +125,34 @@ def test_a_revision_of_the_hub_opens_from_the_cache(llama, tmp_path, monkeypatch
         with refused(f"{name}: not in the cache{{}}", error=CheckpointError):
             open_model(name)
     hub_folder.cache_clear()
+
+
+OTHER_FORMATS = {  # files of a model, and what loads them
+    "adapter": (("m/adapter_config.json",), "m", 'm = M.from_pretrained("m").merge_and_unload()', "peft"),
+    "adapter_and_config": (("m/adapter_config.json", "m/config.json"), "m", ".merge_and_unload()", "peft"),
+    "gguf": (("m/it's.gguf",), "m", 'M.from_pretrained("m", gguf_file="it\'s.gguf")', "gguf"),
+    "gguf_file": (("m/a.gguf", "m/b.gguf"), "m/b.gguf", 'gguf_file="b.gguf"', "gguf"),
+    "pickle": (("m/config.json", "m/pytorch_model.bin"), "m", "AutoModelForCausalLM as M", "transformers"),
+}
+
+
+@pytest.mark.parametrize(("files", "path", "loads", "package"), OTHER_FORMATS.values(), ids=OTHER_FORMATS)
+def test_models_of_other_formats_are_refused_with_the_command_that_converts_them(
+    files, path, loads, package, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+    }
+    for file in files:
+        (tmp_path / file).write_text(json.dumps({"model_type": "llama", "vocab_size": 9, **sizes}))
+    with pytest.raises(CheckpointError, match=f"pip install {package}, then python -c") as caught:
+        open_model(path)
+    _, option, code = shlex.split(str(caught.value).split(", then ")[1])
+    compile(code, "code", "exec")
+    assert (option, loads in code, 'save_pretrained("converted")' in code) == ("-c", True, True), code

@@ -59,12 +59,15 @@ class Source:
 
 def find_place(path: Path, field: str = "") -> Place:
     """Find the folders of trained weights, and reject a folder of another type; errors name `field` before the path."""
-    if not is_hub_id(path) and not os.path.isdir(path):
+    is_gguf = path.suffix == ".gguf" and path.is_file()
+    if not is_gguf and not is_hub_id(path) and not os.path.isdir(path):
         raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}")
     folder = resolve_path(path)
     home = find_home(path)
     is_hugging_face = (folder / folders.NAME).is_file()
     is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
+    if not is_run and (is_gguf or (folder / folders.ADAPTER).is_file() or any(folder.glob("*.gguf"))):
+        raise CheckpointError(f"{field}{path}: is no model in safetensors; {folders.conversion(folder)}")
     if not (is_hugging_face or is_run):
         raise CheckpointError(f"{field}{path}: holds neither a run nor a {folders.NAME}; use {PLACES}")
     return Place(folder, home, is_hugging_face)

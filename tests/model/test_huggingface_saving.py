@@ -209,7 +209,7 @@ def lose_a_shard(folder):
 FILES = {  # damage to the folder, and the fault after the folder's name
     "config": (rename("config.json", "params.json"), ": holds no config.json"),
     "broken_config": (lambda folder: (folder / "config.json").write_text("{"), "/config.json: cannot be read ({})"),
-    "pickle": (rename(WEIGHTS, "pytorch_model.bin"), f": holds no {WEIGHTS} and no {INDEX}"),
+    "pickle": (rename(WEIGHTS, "pytorch_model.bin"), f": has no {WEIGHTS} and no {INDEX}; pip install transformers"),
     "cut": (lambda folder: os.truncate(folder / WEIGHTS, 9000), f"/{WEIGHTS}: cannot be read ({{}})"),
     "shard": (lose_a_shard, "/model-00002-of-00004.safetensors: cannot be read ({})"),
     "index": (lambda folder: rename(WEIGHTS, INDEX)(folder).write_text("{"), f"/{INDEX}: cannot be read ({{}})"),

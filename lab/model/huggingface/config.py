@@ -20,6 +20,9 @@ reads both. Settings that the lab's decoder would compute differently are errors
 modeling_rope_utils.py and the four families' configuration files.
 """
 
+import json
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +43,7 @@ from lab.model.huggingface.rope import (
 from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
 
 NAME = "config.json"
+ADAPTER = "adapter_config.json"
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, JsonObject] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -92,6 +96,26 @@ def model_settings(folder: Path, window: int | None = None) -> JsonObject:
         rule = "states no training window; add max_position_embeddings, or give --window where a command has it"
         raise ConfigError(f"{folder / NAME}: {rule}")
     return {**config.to_dict(), "max_position_embeddings": window}
+
+
+def conversion(path: Path) -> str:
+    """Write the commands that make a folder of safetensors of LoRA adapters, a GGUF file or pickles."""
+    folder, files = path, sorted(path.glob("*.gguf"))
+    if path.suffix == ".gguf":
+        folder, files = path.parent, [path]
+    package, loader, file, merge = "transformers", "transformers import AutoModelForCausalLM", "", ""
+    if (folder / ADAPTER).is_file():
+        package, loader, merge = "peft", "peft import AutoPeftModelForCausalLM", ".merge_and_unload()"
+    elif files:
+        package, file = "gguf", f", gguf_file={json.dumps(files[0].name)}"
+    # A snapshot of the hub has none of these files: they are loaded by the model's name.
+    model = json.dumps(re.sub(r".*/models--(.+?)--(.+?)/snapshots/.*", r"\1/\2", str(folder)))
+    code = (
+        f"from {loader} as M; from transformers import AutoTokenizer as T; "
+        f"m = M.from_pretrained({model}{file}){merge}; "
+        f'm.save_pretrained("converted"); T.from_pretrained(m.config._name_or_path{file}).save_pretrained("converted")'
+    )
+    return f"pip install {package}, then python -c {shlex.quote(code)}"
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
     names = {*listed.values()}
     if not names:
-        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
+        raise CheckpointError(f"{folder}: has no {SINGLE} and no {INDEX}; {config.conversion(folder)}")
     stored: dict[str, Any] = {}
     copies: dict[str, str] = {}
     for path in sorted(folder / name for name in names):
