@@ -16,7 +16,7 @@ named as dips (lab/probe/reach.py):
     probe-lab distance runs/cpu_demo --window=384 --plot
     probe-lab distance runs/cpu_demo --prompts=96,128,160 --plot
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
-    probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
+    probe-lab distance "hf:OWNER/NAME@step*" -o series
 
 With --prompts the accuracy is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a
 limit of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.

@@ -3,7 +3,7 @@
     probe-lab probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
 Options default to those of the run's own `probe` section. A model that is no run's, nor exported from one, has the
-section's defaults, steps of an eighth of its window, and needs a haystack:
+section's defaults, steps of an eighth of its window, and generated text to hide the numbers in:
 
     probe-lab probe runs/cpu_demo --tests=500 --max_length=768
     probe-lab probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192

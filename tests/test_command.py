@@ -33,6 +33,7 @@ OPTIONS_OF = {  # without a class; of an evaluation -o, --json and those of its 
     "prepare": {"--workers", "--task"},
     "merge": {"-o", "--weights"},
     "verify": set(),
+    "generate": {"--tokens", "--device"},
     "distance": {"--tests", "--distances", "--plot", "--distance"},
 }
 SOME = {  # settings beyond those of a form

@@ -54,7 +54,12 @@ WORDS = {  # what once crashed, hung or trained, on a command line
 }
 EVAL = [name for name, (module, _) in cli.commands().items() if module.startswith("eval") and name != "report"]
 HARNESS = ["none", "--tasks=lab_choice", f"--include_path={ROOT}/tests/eval/harness_tasks"]
-FIRST = {"positions": ["string", "--shift=8", "--length=24"], "frequency": ["--positions=8"], "harness": HARNESS}
+FIRST = {
+    "positions": ["string", "--shift=8", "--length=24"],
+    "frequency": ["--positions=8"],
+    "harness": HARNESS,
+    "generate": ["no_run", "text"],
+}
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class NeedleOptions(schema.Section):
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; default: the run's, or 6."""
     haystack: schema.PathText | None = None
-    """Text file to hide the numbers in; default: as in the run's own probe. A model of no run needs one."""
+    """Text file to hide the numbers in; default: as in the run's own probe, or text that the lab generates."""
     seed: schema.Seed | None = None
     """Seed of the tests; default: the run's probe.seed, or 0."""
     device: Literal["auto", "cpu", "gpu"] = "auto"

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from eval.engine import run
 from eval.engine.subject import AnyIds, Subject, source
-from lab.core.command import NOTHING_WRITTEN, Bar
+from lab.core.command import NOTHING_WRITTEN, Bar, show
 from lab.core.errors import ConfigError, DataError
 from lab.core.types import IntArray, Row
 from lab.data.encoding import count_bytes, encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
+from lab.data.synthetic import Synthetic
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, special_ends
-from lab.probe.needles import load_haystack
+from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS, load_haystack
 
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
@@ -33,11 +34,18 @@ def read_text(
 
     A run folder may have a copy of its haystack, which is read in place of the file.
 
-    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    The default haystack of a Hugging Face folder is generated.
+
+    Raises: ConfigError for another text of a Hugging Face folder without a file; DataError for a file that cannot be
+        read.
     """
     experiment = subject.model.experiment
     if path is not None:
         return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
+    if experiment is None and option == "--haystack":
+        show("haystack: text that the lab generates; --haystack=FILE hides the numbers in another one", error=True)
+        # Its tokens are words, which are several tokens of the model.
+        return Synthetic().filler(FILLER_INDEX, max(FILLER_TOKENS, subject.model.train_len)), None
     if experiment is None:
         raise ConfigError(f"{option}: {NO_CORPUS}")
     source = run = None

@@ -58,6 +58,8 @@ class CommandSpec:
     """Text of --help."""
     positional: int | None = 1
     """Largest number of arguments before the options; None for any."""
+    paths: int | None = None
+    """How many of them are paths; None for all."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """Options without a value, and their meanings."""
     values: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class CommandSpec:
         except argparse.ArgumentError as error:
             raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
         positional = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.positional))
-        for word in positional:
+        for word in positional[: self.paths]:
             check_path(word)
         for name in self.values:
             check_path(getattr(options, name.lstrip("-")) or "", f"{name}=")
