@@ -62,6 +62,7 @@ STOPS = {  # what a command calls once it has read its arguments
     "prepare": ["prepare"],
     "sweep": ["train"],
     "longrecipe": ["resolve"],
+    "generate": ["open_model"],
     "merge": ["find_place"],
     "export": ["find_place"],
     "verify": ["list_checks"],

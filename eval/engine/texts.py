@@ -21,7 +21,7 @@ from lab.data.shards import TokenStore
 from lab.data.synthetic import Synthetic
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, special_ends
-from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS, load_haystack
+from lab.probe.needles import load_haystack, write_filler
 
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
@@ -45,7 +45,7 @@ def read_text(
     if experiment is None and option == "--haystack":
         show("haystack: text that the lab generates; --haystack=FILE hides the numbers in another one", error=True)
         # Its tokens are words, which are several tokens of the model.
-        return Synthetic().filler(FILLER_INDEX, max(FILLER_TOKENS, subject.model.train_len)), None
+        return write_filler(Synthetic(), max(50_000, subject.model.train_len)), None
     if experiment is None:
         raise ConfigError(f"{option}: {NO_CORPUS}")
     source = run = None

@@ -106,7 +106,7 @@ def chain(
         nodes.append(
             Node(
                 name=f"{row}{format_command(arguments)}",
-                command=[sys.executable, "-m", *arguments],
+                command=[sys.executable, "-P", "-m", *arguments],
                 needs=nodes[-1:],
                 is_finished=partial(is_done, arguments),
                 output=log,
@@ -134,7 +134,7 @@ def run_table(table: PaperTable, folder: Path) -> tuple[list[Measured], list[str
             show(f"{node.name}   output: {node.output}" if node.output else node.name, error=True)
         # Recorded after each evaluation, so that a later call begins with the one that failed.
         if node.state == "finished" and node.output and not node.is_finished():
-            finished.append([{"command": shlex.join(node.command[2:])}])
+            finished.append([{"command": shlex.join(node.command[3:])}])
 
     def run_plan(nodes: Sequence[Node]) -> list[str]:
         if run_nodes(nodes, report=report) == EXIT_STOPPED:

@@ -102,7 +102,7 @@ def list_stage_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequen
             )
             options = [f"--{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
             module = "eval.impact" if stage.kind == "analyse" else "lab.merge"
-            command = [sys.executable, "-m", module, *models, *options, "-o", str(resolved.recipe.path(stage))]
+            command = [sys.executable, "-P", "-m", module, *models, *options, "-o", str(resolved.recipe.path(stage))]
         nodes.append(Node(name=stage.name, command=command, needs=nodes[-1:]))
     return nodes
 

@@ -68,9 +68,9 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     return "\n".join(parts)
 
 
-def write_filler(corpus: Synthetic) -> str:
+def write_filler(corpus: Synthetic, n_tokens: int = 50_000) -> str:
     """Generate a haystack that is no document of the corpus, whose documents are numbered from 0."""
-    return corpus.filler(2**40, 50_000)
+    return corpus.filler(2**40, n_tokens)
 
 
 def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longest: int) -> str | None:

@@ -150,7 +150,7 @@ def here(monkeypatch):
 
     def run_nodes(nodes):
         for node in nodes:
-            started.append(node.command[2:])
+            started.append(node.command[node.command.index("-m") + 1 :])
             module, *words = started[-1]
             status = statuses.pop(node.name) if node.name in statuses else commands[module](words)
             if status:
