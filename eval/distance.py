@@ -18,7 +18,7 @@ named as dips (lab/probe/reach.py):
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" -o series
 
-With --prompts the accuracy is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a
+With --prompts the accuracy is also measured in prompts of other lengths: a grid, plotted as a heat map. It separates a
 limit of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
 
 All methods of --distance get the same tests. A name alone takes the parameters of lab/positions/resolution.py. Several
@@ -212,7 +212,7 @@ class FoundByDistance(run.Measure):
         return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
+        """Plot accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
         shares = [row for row in rows if row["metric"] == "found_by_distance"]

@@ -68,7 +68,7 @@ def find_impactful(request: Request) -> Result:
     base, tuned = map(open_model, models)
     tokenizer = shared_tokenizer(base, tuned, models[0])
     texts = token_texts(tokenizer)
-    windows = draw_windows(options, tuned, tokenizer)
+    windows = sample_windows(options, tuned, tokenizer)
     is_special = np.array([text is None for text in texts])
     # IGNORE is negative: clip makes it an index, and the first condition excludes it.
     scored = (windows.targets != IGNORE) & ~is_special[windows.targets.clip(0)]
@@ -120,8 +120,8 @@ def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Toke
     return require_tokenizer(tuned.tokenizer or base.tokenizer)
 
 
-def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
-    """Draw the windows that both models score."""
+def sample_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
+    """Sample the windows that both models score."""
     length = options.length or tuned.train_len
     if options.text is None:
         if tuned.experiment is None:
@@ -166,7 +166,7 @@ def format_types(result: Row, table: pd.DataFrame) -> str:
 
 
 def plot_shares(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
-    """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
+    """Plot each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
     # A line has 20 points at most, and the picture names 8 labels at most.
     edges = np.linspace(0, labels.shape[1], min(20, labels.shape[1]) + 1).round()
     # The second index of a marked target is its position; each stretch is named by its middle.

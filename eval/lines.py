@@ -32,7 +32,7 @@ import numpy as np
 
 from eval.engine import answers, cases, command, run, subject
 from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit_units
-from eval.engine.random_words import Distinct, draw_pair
+from eval.engine.random_words import Distinct, sample_pair
 from eval.engine.text import limits
 from lab.core.command import start
 from lab.core.schema import Length, Tests
@@ -67,8 +67,8 @@ class LinesOptions(cases.ChatOptions):
     """How the prompt ends: with the question, or with the answer's first words, for models that only complete."""
 
 
-def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, index: int) -> TextCase:
-    """Draw test `index` of a number of lines; with more lines, those of fewer lines come first.
+def sample_record_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, index: int) -> TextCase:
+    """Sample test `index` of a number of lines; with more lines, those of fewer lines come first.
 
     The requested line is at the same fraction of the record whatever its length.
     """
@@ -76,7 +76,7 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     # The share precedes the names, and numbers have a stream of their own: neither depends on how many lines there are.
     share = float(rng.random())
     numbers = (np.random.default_rng([seed, index, 1]).permutation(HIGHEST)[:lines] + 1).tolist()
-    names = Distinct(partial(draw_pair, rng)).first(lines)
+    names = Distinct(partial(sample_pair, rng)).first(lines)
     asked = int(share * lines)
     record = TASK
     for name, number in zip(names, numbers, strict=True):
@@ -114,7 +114,7 @@ class LineRetrieval(run.Measure):
         self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
 
     def case(self, index: int, lines: int) -> TextCase:
-        return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
+        return sample_record_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
 
     def filled(self, index: int, room: int) -> TextCase:
         lines = fit_units(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)

@@ -40,7 +40,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
-from eval.engine.random_words import draw_number
+from eval.engine.random_words import sample_number
 from eval.engine.subject import SUBJECT
 from eval.engine.text import pivot, to_text
 from eval.engine.texts import read_text
@@ -80,12 +80,12 @@ class PasskeyOptions(command.CellOptions):
 
 
 def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> cases.Draft:
-    """Draw all of a test that does not depend on the length; without filler, one of the passkey protocol.
+    """Sample all of a test that does not depend on the length; without filler, one of the passkey protocol.
 
     The key and the filler's beginning are a function of seed and index, the same at every length and depth.
     """
     rng = np.random.default_rng([seed, index])
-    key = draw_number(rng, digits)
+    key = sample_number(rng, digits)
     compose = compose_letters(key, depth)
     if filler:
         compose = compose_words(filler, key, depth, rng)

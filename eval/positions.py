@@ -69,9 +69,9 @@ class SkipOptions(schema.Section):
     n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
     """Tokens n of every sample, two or more, or there is no pair of them."""
     samples: schema.Tests = 100
-    """Samples whose ids are drawn."""
+    """Samples of ids."""
     seed: schema.Seed = 0
-    """Seed of the draws."""
+    """Seed of the samples."""
     sentence_tokens: Annotated[float, Ge(1)] = 24.0
     """Mean length of a sentence in tokens, for methods that break ids between sentences; lengths are drawn as
     geometric, each token the last of its sentence with probability 1 / mean, and the sample's end cuts the last one."""
@@ -146,7 +146,7 @@ def resolved(config: Any) -> Row:
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
-    """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
+    """Plot the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
     f = natural_lengths(options.length).frequency(options.length, "natural")
@@ -200,14 +200,14 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
 
 
 def sample_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
-    """Draw sentence lengths that fill a sample, geometric with the given mean but for the last."""
+    """Sample sentence lengths that fill a sample, geometric with the given mean but for the last."""
     ends = (generator.random(n_tokens) < 1 / mean).astype(np.int64)
     # Each token is id 0 or 1, and id 1 ends a sentence.
     return split_sentences(ends, np.array([False, True]))
 
 
 def sample_ids(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
-    """Draw the ids of every sample."""
+    """Sample the ids of every sample."""
     generator = np.random.default_rng(options.seed)
     lengths = None
     for _ in range(options.samples):

@@ -104,7 +104,7 @@ class ByLength(needles.NeedleMeasure):
         return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the curve with its limits and monotone fit, and the effective length."""
+        """Plot the curve with its limits and monotone fit, and the effective length."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         rules.append(chart.Rule("y", summary["threshold"], f"threshold {summary['threshold']:g}"))

@@ -141,7 +141,7 @@ class Recall(texts.OnTexts):
         return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the gain with its limits."""
+        """Plot the gain with its limits."""
         return plot_lines(
             [row for row in rows if row["metric"] == "recall"],
             Axis("middle", "distance of the evidence (tokens)", log=True),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer
-from eval.engine.random_words import draw_number
+from eval.engine.random_words import sample_number
 from eval.engine.subject import doublings
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
@@ -71,7 +71,7 @@ def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_
     rng = np.random.default_rng(0)
     budget = default
     for _ in range(SAMPLE_NUMBERS):
-        number = draw_number(rng, digits)
+        number = sample_number(rng, digits)
         writer.check_spelling([number], lambda text, expected: float(expected[0] in read(text)))
         budget = max(budget, len(writer.spell([number])))
     return budget

@@ -216,7 +216,7 @@ class SampledOptions(schema.Section):
     """Options of all measurements of a model."""
 
     seed: schema.Seed = 0
-    """Seed of all that is drawn."""
+    """Seed of all samples."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
 

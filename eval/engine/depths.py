@@ -123,7 +123,7 @@ class ByDepth(NeedleMeasure):
         return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the heat map, and below it each third's share of the failures with its limits."""
+        """Plot the heat map, and below it each third's share of the failures with its limits."""
         cells, missed = split(rows)
         grid = plot_heat(
             cells,

@@ -43,22 +43,22 @@ def contains_english(word: str) -> bool:
     return not english_set().isdisjoint(word[start:end] for start, end in combinations(range(len(word) + 1), 2))
 
 
-def draw_pair(rng: Generator) -> str:
-    """Draw an adjective and a noun, joined by a hyphen."""
+def sample_pair(rng: Generator) -> str:
+    """Sample an adjective and a noun, joined by a hyphen."""
     adjectives, nouns = english()["adjectives"], english()["nouns"]
     return f"{adjectives[rng.integers(len(adjectives))]}-{nouns[rng.integers(len(nouns))]}"
 
 
-def draw_number(rng: Generator, digits: int = DIGITS) -> str:
+def sample_number(rng: Generator, digits: int = DIGITS) -> str:
     return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
-def draw_uuid(rng: Generator) -> str:
+def sample_uuid(rng: Generator) -> str:
     return str(uuid.UUID(bytes=rng.bytes(16), version=4))
 
 
-def draw_made_up(rng: Generator) -> str:
-    """Draw a word of 8 letters, consonants and vowels in turn, that contains no English word of the lists."""
+def sample_made_up(rng: Generator) -> str:
+    """Sample a word of 8 letters, consonants and vowels in turn, that contains no English word of the lists."""
     while True:
         picks = zip(rng.integers(len(CONSONANTS), size=SYLLABLES), rng.integers(len(VOWELS), size=SYLLABLES))
         word = "".join(CONSONANTS[c] + VOWELS[v] for c, v in picks)
@@ -67,7 +67,7 @@ def draw_made_up(rng: Generator) -> str:
             return word
 
 
-def draw_letters(rng: Generator, alphabet: str, n: int) -> str:
+def sample_letters(rng: Generator, alphabet: str, n: int) -> str:
     return "".join(alphabet[k] for k in rng.integers(len(alphabet), size=n))
 
 

@@ -19,7 +19,7 @@ tokens one window gives the plain loss. Over texts d,
     loss = sum_d nll_d / sum_d t_d   (nats per token),    perplexity = exp(loss)
 
 where nll_d adds up -ln p of the t_d scored tokens of text d, in float64. The 95% interval is over texts, which are
-drawn independently. The loss is a ratio of two sums, so that with m texts and the linearised variance of a ratio
+sampled independently. The loss is a ratio of two sums, so that with m texts and the linearised variance of a ratio
 
     se^2 = m / (m - 1) * sum_d (nll_d - loss t_d)^2 / (sum_d t_d)^2,    loss +- t_(m-1, 0.975) se,    then exp
 

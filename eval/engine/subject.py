@@ -228,7 +228,7 @@ def to_bfloat16(decoder: AnyDecoder) -> AnyDecoder:
 
 
 def build_random(decoder: AnyDecoder, seed: int) -> AnyDecoder:
-    """Make another model of the same config and position methods, its weights drawn with a seed."""
+    """Make another model of the same config and position methods, its weights sampled with a seed."""
     if isinstance(decoder, Foreign):
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -98,7 +98,7 @@ class Ruler(Measure):
     named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source", "chat")
 
     def prepare(self) -> None:
-        """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs."""
+        """Read the sources, choose the lengths, and make sure that all tests can be sampled before any of them runs."""
         options = self.options
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
@@ -113,7 +113,7 @@ class Ruler(Measure):
         self.lengths = sorted({*(options.lengths or doublings(4096, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least: dict[Task, int] = {}
-        for task in Bar(options.selected_tasks, desc="drawing", leave=False):
+        for task in Bar(options.selected_tasks, desc="sampling", leave=False):
             turns = [self.turn(task, shortest, index) for index in range(options.tests)]
             least[task] = task.least_length(self.writer, self.sources, turns)
         longest_task = max(least, key=least.__getitem__)

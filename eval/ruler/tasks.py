@@ -61,7 +61,7 @@ class Task:
     source: str | None = None
 
     def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Draw all of a case but the length of its haystack."""
+        """Sample all of a case but the length of its haystack."""
         draft = self.family(writer, sources, turn)
         writer.check_spelling(draft.answers, self.score)
         return draft

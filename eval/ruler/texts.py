@@ -56,7 +56,7 @@ from scipy.special import zeta
 
 from eval.engine import random_words
 from eval.engine.cases import NOISE, Draft, Turn, Writer, fit_units
-from eval.engine.random_words import Distinct, draw_letters, draw_made_up, english
+from eval.engine.random_words import Distinct, english, sample_letters, sample_made_up
 from eval.ruler.sources import SENTENCE_END, Sources, insert, running_text, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0). The marks
@@ -78,7 +78,7 @@ TRACING = (
     "of variable assignment in the text above, {n} variables are assgined the value {query}, they are:"
 )
 DEPTHS = 40
-KINDS = {"words": random_words.draw_pair, "numbers": random_words.draw_number, "uuids": random_words.draw_uuid}
+KINDS = {"words": random_words.sample_pair, "numbers": random_words.sample_number, "uuids": random_words.sample_uuid}
 HOPS = 4
 EXAMPLE_TOKENS = 500  # RULER's length for the example, with 30 of them for its answer
 LEAST = HOPS + 2  # sentences of noise: one more than there are statements
@@ -100,7 +100,7 @@ def needles(
     values: int = 1,
     queries: int = 1,
 ) -> Draft:
-    """Draw keys, values, order, depths and questions."""
+    """Sample keys, values, order, depths and questions."""
     rng = turn.rng
     key_words = Distinct(partial(KINDS[key_kind], rng))
     drawn = Distinct(partial(KINDS[value_kind], rng))
@@ -157,9 +157,9 @@ def ask(context: str, asked: Sequence[str], kind: Kind, *, several: bool) -> str
     return NEEDLE_ONE.format(kind=kind[:-1], context=context, query=query)
 
 
-def draw_chain(rng: random_words.Generator, letters: int, taken: Sequence[str] = ()) -> Chain:
-    """Draw distinct names, also from those taken, a value, and depths anywhere."""
-    sampler = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), list(taken))
+def sample_chain(rng: random_words.Generator, letters: int, taken: Sequence[str] = ()) -> Chain:
+    """Sample distinct names, also from those taken, a value, and depths anywhere."""
+    sampler = Distinct(partial(sample_letters, rng, string.ascii_uppercase, letters), list(taken))
     names = sampler.first(len(taken) + HOPS + 1)[len(taken) :]
     return names, int(rng.integers(10_000, 100_000)), sorted(rng.random(HOPS + 1).tolist())
 
@@ -183,9 +183,9 @@ def trace(chain: Chain, sentences: int) -> str:
 
 
 def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
-    """Draw names, a value and places; write an example with its answer where it takes at most half of the room."""
-    example = draw_chain(turn.rng, 3)
-    chain = draw_chain(turn.rng, 5, taken=example[0])
+    """Sample names, a value and places; write an example with its answer where it takes at most half of the room."""
+    example = sample_chain(turn.rng, 3)
+    chain = sample_chain(turn.rng, 5, taken=example[0])
 
     def solved(sentences: int) -> str:
         return f"{trace(example, sentences)} {' '.join(example[0])}\n\n"
@@ -222,13 +222,13 @@ ASKED = 3
 
 
 def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
-    """Draw the words and their order."""
+    """Sample the words and their order."""
     # Repeats of common and of other words, in the test and in the example, and the example's words.
     repeats, example_repeats, n_example = (6, 1), (3, 1), 20
     if turn.length >= LONG:
         repeats, example_repeats, n_example = (30, 3), (10, 3), 40
     pool = sources["words"] or [*itertools.chain(*english().values())]
-    words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
+    words = Distinct(partial(sample_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
     example_words = words.words[:n_example]
     example = list_words(example_words, COMMON, *example_repeats, orders[0])
@@ -260,9 +260,9 @@ def number_words(words: Sequence[str]) -> str:
 
 
 def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
-    """Draw the coded words and their order."""
+    """Sample the coded words and their order."""
     ranks = max(ASKED + 2, turn.length // TOKENS_PER_WORD)
-    coded = Distinct(partial(draw_letters, turn.rng, string.ascii_lowercase, CODED))
+    coded = Distinct(partial(sample_letters, turn.rng, string.ascii_lowercase, CODED))
     order = int(turn.rng.integers(2**62))
     # The numbers of words at which the last asked rank occurs more often than the next. Both counts are rounded down:
     # they always differ where their exact values are 1 apart.

@@ -7,7 +7,7 @@ import torch
 
 from eval.engine.answers import score_answer, summarize
 from eval.engine.cases import Writer, finish
-from eval.lines import draw_case, main
+from eval.lines import main, sample_record_case
 from eval.passkey import READERS, draft
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import lines_of, runner, words_of
@@ -105,7 +105,7 @@ QUESTION = re.compile(
 def test_the_record_holds_the_answer_once(tokenizer, protocol):
     places = []
     for index in range(12):
-        case = draw_case(Writer(tokenizer), protocol, lines=30, seed=2, index=index)
+        case = sample_record_case(Writer(tokenizer), protocol, lines=30, seed=2, index=index)
         assert case.prompt.startswith("Below is a record of lines I want you to remember. Each line begins with")
         pairs = LINE.findall(case.prompt)
         assert len(dict(pairs)) == len(pairs) == len({number for _, number in pairs}) == 30
@@ -128,7 +128,7 @@ def test_a_length_is_filled_with_lines(hugging_face_folder, bpe, tmp_path, capsy
     for row, length in zip(rows, (700, 1100), strict=True):
         room, held = length - row["answer_budget"], []
         for index in range(2):
-            cases = [draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=index) for n in range(2, 60)]
+            cases = [sample_record_case(Writer(bpe), "longeval", lines=n, seed=0, index=index) for n in range(2, 60)]
             held.append(1 + sum(len(case.prompt_ids) <= room for case in cases))
         assert row["lines"] == {"least": min(held), "most": max(held)}
         assert (row["asked"], room - 40 < row["prompt_tokens"]["most"] <= room) == (length, True)
