@@ -9,7 +9,6 @@ No segment is cut or dropped. A stream's state is the number of its packs, the n
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -86,8 +85,6 @@ class PackStream:
         self.n_packs = 0
         self.next_sample = stream
         self.buffer: dict[int, tuple[Segment, int]] = {}  # each buffered sample with its length, the oldest first
-        # (length, -sample) of the buffer, rising: the last of equal lengths is the oldest
-        self.by_length: list[tuple[int, int]] = []
         self.upcoming: list[Segment] = []  # of the next samples, in reverse
         if state is not None:
             self.n_packs, self.next_sample = int(state[0]), int(state[1])
@@ -100,22 +97,21 @@ class PackStream:
 
     def __next__(self) -> Pack:
         settings = self.settings
-        while len(self.by_length) < settings.look_ahead:
+        while len(self.buffer) < settings.look_ahead:
             if not self.upcoming:  # numbering and locating many samples at once costs little more than one
                 samples = self.next_sample + settings.n_streams * np.arange(settings.look_ahead)
                 self.upcoming = self._locate(samples)[::-1]
             self._add(self.next_sample, self.upcoming.pop())
             self.next_sample += settings.n_streams
         oldest = next(iter(self.buffer))  # without it, a segment that seldom fits could stay for ever
-        length = self.buffer[oldest][1]
-        del self.by_length[bisect_left(self.by_length, (length, -oldest))]
         chosen = [oldest]
-        room = settings.pack_tokens - length
-        # -sample is at most 0, so that (room, 1) sorts behind all segments of `room` tokens
-        while (fit := bisect_right(self.by_length, (room, 1))) > 0:
-            length, negated = self.by_length.pop(fit - 1)
-            chosen.append(-negated)
-            room -= length
+        room = settings.pack_tokens - self.buffer[oldest][1]
+        # the longest first, of equal ones the oldest; one that does not fit now does not fit into less room later
+        for sample in sorted(self.buffer, key=lambda sample: (-self.buffer[sample][1], sample)):
+            length = self.buffer[sample][1]
+            if sample != oldest and length <= room:
+                chosen.append(sample)
+                room -= length
         return self._pack(chosen)
 
     def state(self) -> np.ndarray:
@@ -139,7 +135,6 @@ class PackStream:
                 "tokens; use data.window or more"
             )
         self.buffer[sample] = segment, length
-        insort(self.by_length, (length, -sample))
 
     def _runs(self, segment: Segment, sample: int) -> list[TokenRun]:
         """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
