@@ -90,7 +90,7 @@ class PackedData:
         listed = list_data(shard_folder(self.config))
         if listed is None:
             return {}
-        files = {TOKENIZER: listed[0]}
+        files = {} if listed[0] is None else {TOKENIZER: listed[0]}
         for task, entries in enumerate(listed[1]):
             files |= {f"{task_name(task)}/{name}": entry for name, entry in entries.items()}
         return files

@@ -253,7 +253,7 @@ def close_folder(config: DataConfig, folder: Path) -> None:
     files.write_json(folder / shards.PREPARED, record)
 
 
-def list_data(folder: Path) -> tuple[FileEntry, list[dict[str, FileEntry]]] | None:
+def list_data(folder: Path) -> tuple[FileEntry | None, list[dict[str, FileEntry]]] | None:
     """List the entries of the files that a run reads: tokenizer, then the files of each shard in order.
 
     None for a folder that is not prepared.
@@ -264,7 +264,7 @@ def list_data(folder: Path) -> tuple[FileEntry, list[dict[str, FileEntry]]] | No
     if record is None:
         return None
     entries = [shards.read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
-    return record["files"][TOKENIZER], entries
+    return record["files"].get(TOKENIZER), entries
 
 
 def summarise(folder: Path) -> Prepared:
