@@ -106,19 +106,6 @@ def choose_sentences(lengths: IntArray, remaining: BoolArray, budget: int, gener
     return n_kept
 
 
-def kept_indices(lengths: IntArray, n_kept: IntArray) -> IntArray:
-    """List the indices in the text of the tokens that are kept, the first ones of each sentence.
-
-    Shapes: (n_sentences,), (n_sentences,) -> int64 (n_kept.sum(),), rising.
-    Example:
-        >>> kept_indices(np.array([4, 3, 2]), np.array([4, 0, 1]))
-        array([0, 1, 2, 3, 7])
-    """
-    begins = np.cumsum(lengths) - lengths
-    before = np.cumsum(n_kept) - n_kept
-    return np.arange(n_kept.sum(), dtype=np.int64) + np.repeat(begins - before, n_kept)
-
-
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Selects sentences of a window, at most `budget` tokens; without `impactful` every sentence remains.
@@ -155,7 +142,9 @@ class Selection:
         """
         lengths, remaining, matched = self.sentences(tokens)
         n_kept = choose_sentences(lengths, remaining, self.budget, generator)
-        indices = kept_indices(lengths, n_kept)
+        # the tokens of a sentence that are kept are its first ones
+        number_in_sentence = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        indices = np.flatnonzero(number_in_sentence < np.repeat(n_kept, lengths))
         ids = skip_positions(self.config, len(indices), sentence_lengths=n_kept[n_kept > 0], generator=generator)
         # an excluded sentence is between two sampled tokens whose indices are not neighbours
         follows = np.diff(indices, append=-1) == 1
