@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lab.core.types import IGNORE
-from lab.counts import targets_by_context
+from lab.counts import targets_by_context, visible_context
 from lab.counts.rows import count_by_distance
 from lab.data.packing import Pack
 from lab.evidence.methods import in_ids
@@ -81,7 +81,7 @@ def to_batch(pack: Pack) -> Batch:
     # attention computes nothing of the padding, which is behind the last end
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
-    from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
+    from_0 = visible_context((*pack.lengths, len(scored) - n_tokens))
     ids = from_0 if pack.position_ids is None else pack.position_ids
     # runs whose ids count up by one have a constant shift, and attention needs only their first ids
     shifts = (ids - from_0)[:n_tokens]
