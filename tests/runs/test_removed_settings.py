@@ -22,10 +22,11 @@ REMOVED = {
     "weights.control=loss": {"weights": {"by": "evidence", "keep": [[0, 30]], "control": "loss"}},
     "weights.control=kind": {"weights": {"by": "evidence", "keep": [[0, 30]], "control": "kind"}},
     "evidence.method=asked": {"evidence": {"method": "asked"}},
+    "evidence.method=suffix": {"evidence": {"method": "suffix", "least": 1}},
     "evidence.method=gain": {"evidence": {"method": "gain"}},
     "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
-AT_806A6455 = ("weights.control=kind", "evidence.method=asked")  # the others were removed after 0385f271
+AT_806A6455 = ("weights.control=kind", "evidence.method=asked", "evidence.method=suffix")  # others: 0385f271
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
 
