@@ -270,7 +270,8 @@ def replace_weights(settings: Row) -> Row:
     if "weights.by" not in settings:
         return {**settings, "weights": "unmasked"}
     names = {"none": "far-masked", "near": "near-masked", "kind": "matched control", "random": "random control"}
-    name = names[settings.get("weights.control", "none")]
+    control = settings.get("weights.control", "none")
+    name = names.get(control, f"{control} control")  # of a removed control
     if not re.fullmatch(r"\[\[0, \d+\]\]", str(settings.get("weights.keep", "[[0, 0]]"))):
         name = name.replace("far-masked", "masked outside")  # of the intervals, which follow where they differ
     named = {**settings, "weights": name}
