@@ -25,13 +25,13 @@ from lab.analysis.conditions import condition_settings, find_differences
 from lab.analysis.table import read_probes, read_result_table, unpacked
 from lab.core.chart import Axis, Rule, concat, plot_lines, save_chart
 from lab.core.errors import CheckpointError
-from lab.core.types import FloatArray, IntArray
+from lab.core.types import FloatArray, IntArray, Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.data.text_files import expand_pattern
 from lab.probe.reach import format_reach
 from lab.runs.checkpoints import READ, RECORDS, check_files, folder_name
-from lab.runs.folder import Record, RunFolder
+from lab.runs.folder import RunFolder
 from lab.runs.source import find_place
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Run:
         return picture
 
 
-def list_contexts(probe: Record) -> Iterator[Record]:
+def list_contexts(probe: Row) -> Iterator[Row]:
     """List the held-out loss of a probe by visible context: from `context` earlier tokens to 2x that."""
     for context, loss in probe.get("context_loss", {}).items():
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
@@ -225,7 +225,7 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
             check_files(Path(path), ("config.yaml", *RECORDS))
         table = read_result_table([Path(path) for path in paths])
     names = find_differences(condition_settings(table.settings))
-    rows: dict[tuple[str, int], Record] = {}
+    rows: dict[tuple[str, int], Row] = {}
     for probe in table.probes:
         settings = table.settings[probe["run"]]
         labels = {"run": Path(probe["run"]).name, "seed": settings.get("run.seed")}
@@ -235,7 +235,7 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     return as_table(rows.values(), ["run", "seed", "probe", *names, *PROBES])
 
 
-def as_table(records: Iterable[Record], columns: Iterable[str] | None = None) -> pd.DataFrame:
+def as_table(records: Iterable[Row], columns: Iterable[str] | None = None) -> pd.DataFrame:
     """Build a table of records, with the columns named, in this order, or all."""
     import pandas as pd
 

@@ -23,12 +23,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lab.core.errors import CheckpointError, DiskError
 from lab.core.files import disk_error, read_object, write_atomic, write_json, write_parts
+from lab.core.types import Row
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.results.store import read_lines
@@ -46,8 +46,6 @@ from lab.runs.checkpoints import (
     probe_of,
 )
 
-Record = dict[str, Any]
-
 
 class RunFolder:
     """Writes and reads one run's files."""
@@ -62,7 +60,7 @@ class RunFolder:
             return True
         return any((self.path / name).exists() for name in (*RECORDS, COUNTS))
 
-    def environment(self) -> Record:
+    def environment(self) -> Row:
         """Read environment.json; empty where there is none.
 
         Raises: CheckpointError.
@@ -80,7 +78,7 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {ANEW}")
         return environment.get("threads")
 
-    def append(self, name: str, *records: Record) -> None:
+    def append(self, name: str, *records: Row) -> None:
         """Append complete lines to a .jsonl file, all or none.
 
         Raises: DiskError.
@@ -97,7 +95,7 @@ class RunFolder:
                 os.truncate(path, size)
             raise DiskError(disk_error(path, len(lines), error.strerror or "")) from error
 
-    def records(self, name: str) -> Iterator[Record]:
+    def records(self, name: str) -> Iterator[Row]:
         """Read a record of training, each line of which has consumed_tokens; a line truncated by a crash is skipped.
 
         Raises: CheckpointError for any other broken line, or a file that cannot be read.
@@ -105,7 +103,7 @@ class RunFolder:
         for _, record in read_lines(self.path / name, [CONSUMED]):
             yield record
 
-    def write_records(self, name: str, records: Iterable[Record]) -> None:
+    def write_records(self, name: str, records: Iterable[Row]) -> None:
         write_parts(self.path / name, (json.dumps(record).encode() + b"\n" for record in records))
 
     def rewind(self, consumed_tokens: int, sizes: Mapping[str, int] = {}) -> None:
@@ -120,7 +118,7 @@ class RunFolder:
             if "effective_length" in record or ("failed" in record and record[CONSUMED] < consumed_tokens):
                 probed.add(record[CONSUMED])
 
-        def is_kept(name: str, record: Record) -> bool:
+        def is_kept(name: str, record: Row) -> bool:
             return record[CONSUMED] <= consumed_tokens and (name != PROBES or record[CONSUMED] in probed)
 
         for name in RECORDS:
@@ -133,7 +131,7 @@ class RunFolder:
                 path.unlink()
 
     def begin(
-        self, files: Mapping[str, bytes | Record], run: str, checkpoint: Checkpoint | None, sizes: Mapping[str, int]
+        self, files: Mapping[str, bytes | Row], run: str, checkpoint: Checkpoint | None, sizes: Mapping[str, int]
     ) -> None:
         """Write the files that describe a run, and drop the records after its checkpoint.
 
@@ -156,7 +154,7 @@ class RunFolder:
                 write_json(self.path / name, content)
         add_to_manifest(self.path, [*files, *RECORDS])
 
-    def probes(self) -> Iterator[Record]:
+    def probes(self) -> Iterator[Row]:
         """Read the summaries, each the last line of a complete probe."""
         return (record for record in self.records(PROBES) if "effective_length" in record)
 
@@ -173,7 +171,7 @@ class RunFolder:
             path = self.files_of_probe(consumed_tokens)[0]
             write_atomic(path, packed_counts(counts, np.savez_compressed))
 
-    def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
+    def write_cases(self, consumed_tokens: int, cases: Iterable[Row]) -> None:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
 
     def files_of_probe(self, consumed_tokens: int) -> tuple[Path, Path]:
@@ -193,7 +191,7 @@ def last_whole_probe(consumed_tokens: int, sizes: Mapping[str, int]) -> int:
 
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:
     """Build the contents of counts.npz."""
-    arrays: Record = {
+    arrays: Row = {
         "lengths": counts.lengths,
         "f": counts.frequency(),
         "tokens": counts.tokens,
