@@ -49,7 +49,7 @@ def plot_findings(records: Records, out: Path) -> None:
         panels.insert(0, frequency_panel(records, pairs))
     if len(windows):
         panels.insert(0, window_panel(windows))
-    save_chart(concat(*panels, columns=3), out / "findings.png")
+    save_chart(concat(*panels, columns=1), out / "findings.png")
 
 
 def window_panel(runs: pd.DataFrame) -> "alt.LayerChart":
@@ -66,7 +66,7 @@ def window_panel(runs: pd.DataFrame) -> "alt.LayerChart":
     table = pd.concat(parts)
     names = list(table["series"].unique())
     x, y = Axis("window", "window (tokens)", log=True), Axis("reach", "reach (tokens)", log=True, limits=(90, 800))
-    plot = partial(plot_lines, x=x, y=y, width=380)
+    plot = partial(plot_lines, x=x, y=y, width=280)
     # A median exists where some reaches are bounds, a mean does not.
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     windows = sorted(set(table["window"]))
@@ -84,7 +84,7 @@ def frequency_panel(records: Records, runs: pd.DataFrame) -> "alt.LayerChart":
         score = records.accuracy("S2", run["branch"], 72, 120)[run["seed"]]
         rows.append({"f": run["f"], "score": score, "seed": f"seed {run['seed']}"})
     axes = Axis("f", "f at 120 tokens (pairs trained)", log=True), accuracy_axis("accuracy at 72 to 120 tokens")
-    chart = plot_lines(rows, *axes, "seed", width=380)
+    chart = plot_lines(rows, *axes, "seed", width=280)
     return add_title(chart, "Tenfold f at equal demand (S2)", runs, ["branch"])
 
 
@@ -101,7 +101,7 @@ def gap_panel() -> "alt.LayerChart":
     tests = pd.DataFrame(rows)
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
     axes = Axis("distance", "distance (tokens)"), accuracy_axis("accuracy")
-    chart = plot_lines(means, *axes, "arm", names=list(CONDITIONS.values()), width=380)
+    chart = plot_lines(means, *axes, "arm", names=list(CONDITIONS.values()), width=280)
     return add_title(chart, "Equal f, other demand; ids with gaps (S1)", tests, ["arm"])
 
 

@@ -19,7 +19,7 @@ from lab.model.attention.layout import KeyCache
 from lab.model.huggingface.foreign import AnyDecoder, Foreign, ForeignCache
 
 Ended = Callable[[Tensor, Tensor], Tensor]
-NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
+NEAR = 256  # ten times the largest difference measured (docs/evaluation_details.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 LEAST_SHARE = 0.25  # of a prompt that all must share: reading a shorter prefix separately costs more than it saves

@@ -1,4 +1,4 @@
-"""Every family that docs/evaluation.md lists does what its row says, in a small model of random weights."""
+"""Every family that docs/evaluation_details.md lists does what its row says, in a small model of random weights."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from lab.positions import distance
 from tests.model.folders import edit
 from tests.model.test_foreign import ROTARY, WIDE, log_probs, tiny
 
-TEXT = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "evaluation_details.md").read_text()
 PAGE = TEXT.split("### Other positions")[1].partition("\n## ")[0]
 TABLE = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 4]
 ROWS = TABLE[1:]
