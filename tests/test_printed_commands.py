@@ -60,7 +60,7 @@ OF_OTHERS = {  # which need the settings of a model that is not here
 }
 STOPS = {  # what a command calls once it has read its arguments
     "prepare": ["prepare"],
-    "sweep": ["train"],
+    "sweep": ["train_runs"],
     "longrecipe": ["resolve"],
     "generate": ["open_model"],
     "merge": ["find_place"],
@@ -129,7 +129,7 @@ def split(text):
     for name, value in MEANT.items():
         text = text.replace(name, value)
     program, *words = shlex.split(text)
-    if text == "probe-lab docs":
+    if text in ("probe-lab docs", "probe-lab help"):
         return "docs", None, []
     if program == "make":
         return words[0], None, words
