@@ -4,9 +4,8 @@
     python -m experiments.window --short [--jobs=2]        one seed of D: numbers asked as stated, and shuffled
     python -m experiments.window --results [-o FOLDER]     tables, verdicts and pictures of the records
 
-STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M, W_larger, D, L, N, size_2M and size_6M (experiments/window/plans.py);
-without any, all run in this order. Models of D, L and N are also tested in essays (--essays, a file as of
-probe.haystack) and in docstrings of the standard library.
+STAGE is one of those in experiments/window/stages.yaml; without any, all run in this order. Models of D, L, N and far
+are also tested in essays (--essays, a file as of probe.haystack) and in docstrings of the standard library.
 
 Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the seed is added to
 experiments/window/records. A base model, but for those of S2, is continued until it has acquired retrieval. Where it
@@ -126,8 +125,8 @@ def run_seed(
     """Train and evaluate a base model and its branches, all or those chosen; return the runs to record."""
     stage = STAGES[name]
     texts = text_folder(folder, seed)
-    if stage.bases == "S2" and not (texts / "tokenizer.json").exists():
-        write_texts(texts, seed)
+    if stage.bases.startswith("S2") and not (texts / "tokenizer.json").exists():
+        write_texts(texts, seed, has_one_number=stage.bases == "S2_one")
     base = plan_base(name, seed, folder)
     bases: list[PlannedRun] = []  # that this stage records, with its continuations
     for number in range(1, MOST_BASES + 1):

@@ -132,7 +132,7 @@ def evaluation_options(name: str, run: PlannedRun, text: str | None = None) -> l
     """Write the options of eval.distance for a run: prompts of the seed's own, in generated or in natural text."""
     # Branches and continuations add multiples of BRANCH_SEED, so that all runs of a seed get the same prompts.
     seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
-    if STAGES[name].bases == "S2":
+    if STAGES[name].bases.startswith("S2"):
         return [format_option("distances", [*range(24, 179, 12), 179]), "--tests=64", "--digits=3", "--batch=64", seed]
     window = run.experiment.data.window
     named = methods_at(window)

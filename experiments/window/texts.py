@@ -10,8 +10,9 @@ short documents. The base model's text is half A and half B. No two corpora shar
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
 
 L and N, in tokens of their base model: whole.jsonl has those of W's documents that a window of 384 does not cut,
-natural.jsonl documents of W's form whose filler is sentences of Python's reference (pydoc_data.topics). docstrings.txt
-has the docstrings of the standard library, in which models are tested and on which none is trained.
+natural.jsonl documents of W's form whose filler is sentences of Python's reference (pydoc_data.topics), far.jsonl more
+long documents, whose numbers are asked in random order. docstrings.txt has the docstrings of the standard library, in
+which models are tested and on which none is trained.
 """
 
 import ast
@@ -20,6 +21,7 @@ import json
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import NamedTuple
@@ -68,6 +70,9 @@ def select_documents(
 
 LONG = BoundedDocuments(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
 SHORT = BoundedDocuments(40, 62, {"median_tokens": 54.0, "log_std": 0.2, "repeat_prob": 0.84, "number_prob": 0.4})
+# S2_one: every document states one number. The same demand then takes other short documents.
+LONG_ONE = LONG._replace(settings={**LONG.settings, "numbers": 1})
+SHORT_ONE = SHORT._replace(settings={**SHORT.settings, "repeat_prob": 0.88, "numbers": 1})
 CORPORA = {  # tokens in long and in short documents
     "base": (0.55 * BASE_TOKENS, 0.45 * BASE_TOKENS),
     "A": (TOKENS, 0),
@@ -75,10 +80,11 @@ CORPORA = {  # tokens in long and in short documents
 }
 
 
-def write_texts(folder: Path, seed: int) -> None:
+def write_texts(folder: Path, seed: int, *, has_one_number: bool = False) -> None:
     """Write the corpora of a seed, what numbers are hidden in, and the tokenizer."""
+    pair = (LONG_ONE, SHORT_ONE) if has_one_number else (LONG, SHORT)
     sample = [TASK + NEEDLE + QUESTION]
-    for each in (LONG, SHORT):
+    for each in pair:
         corpus = Synthetic(**COMMON, **each.settings)
         sample += map(corpus.document, range(SAMPLE))
     # All seeds share a tokenizer, so that distances in tokens are comparable.
@@ -87,12 +93,12 @@ def write_texts(folder: Path, seed: int) -> None:
     streams = itertools.count(1 + 100 * seed)  # no two have the same seed
     for name, shares in CORPORA.items():
         texts: list[str] = []
-        for documents, n_tokens in zip((LONG, SHORT), shares, strict=True):
+        for documents, n_tokens in zip(pair, shares, strict=True):
             if n_tokens:
                 texts += documents.generate(tokenizer, next(streams), int(n_tokens))
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         write_atomic(folder / f"{name}.jsonl", lines.encode())
-    hay = Synthetic(**COMMON, **LONG.settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
+    hay = Synthetic(**COMMON, **pair[0].settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
     write_atomic(folder / "haystack.txt", hay.encode())
     write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
 
@@ -104,12 +110,21 @@ def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) ->
     texts = {
         "whole": select_documents(corpus, tokenizer, TOKENS, most=384),
         "natural": select_documents(natural, tokenizer, TOKENS),
+        "far": select_far(replace(corpus, spread="uniform", order="shuffled"), tokenizer),
     }
     for name, documents in texts.items():
         lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
         write_atomic(folder / f"{name}.jsonl", lines.encode())
     write_atomic(folder / "haystack.txt", corpus.filler(0, HAYSTACK_TOKENS).encode())
     write_atomic(folder / "docstrings.txt", "\n".join(read_docstrings()).encode())  # last: all are there
+
+
+def select_far(corpus: Synthetic, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield documents of which those of 576 to 768 tokens, 7.7% of the tokens otherwise, are 30%."""
+    n_tokens = 4 * TOKENS
+    yield from select_documents(corpus, tokenizer, int(0.758 * n_tokens))
+    more = replace(corpus, seed=corpus.seed + 1000)  # none of the documents above
+    yield from select_documents(more, tokenizer, int(0.242 * n_tokens), 576, 768)
 
 
 def use_filler(corpus: Synthetic, pool: Sequence[list[str]]) -> Synthetic:
