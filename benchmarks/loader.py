@@ -104,11 +104,13 @@ def opening(config: DataConfig, sample: int) -> record.Figures:
     data.setup()
     opened = time.perf_counter()
     waiting = range(sample, sample + config.look_ahead)
-    next(data.stream(0, {0: np.array([0, waiting.stop, *waiting])} if sample else {}))
+    if sample:
+        data.states[0] = np.array([0, waiting.stop, *waiting])
+    next(data.stream(0))
     return {
         "tokens": data.store.n_tokens,
         "manifest_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/manifest.json")) / 1e6,
-        "index_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/.*.npy")) / 1e6,
+        "index_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/.segments-*.bin")) / 1e6,
         "open_s": opened - start,
         "first_pack_s": time.perf_counter() - opened,
     }

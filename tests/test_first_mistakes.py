@@ -85,15 +85,6 @@ def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path, module):
     assert (done.returncode, done.stdout, done.stderr) == (75, "", "stopped; nothing was written\n")
 
 
-@pytest.mark.parametrize("words", ["lab.cli fit", "eval.distance", "lab.fit x.yaml"])
-def test_a_file_that_hides_a_module_of_python_is_one_line_of_a_command(tmp_path, words):
-    (tmp_path / "code.py").write_text("print('not the lab\\'s business')\n")
-    (tmp_path / "numbers.py").write_text("from eval.engine.texts import OnTexts\n")
-    done = ran("-m", *words.split(), path=tmp_path)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    assert done.stderr.startswith(f"{tmp_path / 'numbers.py'}: ")
-
-
 def test_an_import_of_the_lab_neither_checks_nor_ends_the_interpreter(tmp_path):
     (tmp_path / "statistics.py").write_text("import eval.scores\n")
     (tmp_path / "mine").mkdir()

@@ -22,7 +22,7 @@ from lab.train import agreement, run
 agreement.SHARED_S, agreement.NETWORK, agreement.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
 """
 OTHER_TORCH = "own = agreement.versions()\nagreement.versions = lambda: own | {'torch': '2.0.1'}"
-OTHER_KERNEL = "from lab.model.attention import backends\nbackends.choose = lambda *_: ('reference', 'planted')"
+OTHER_KERNEL = "from lab.model.attention import backends\nbackends.choose_backend = lambda *_: ('reference', 'planted')"
 OTHER_FLASH = "from lab.train import starting\nstarting.current_flash_attention_impl = lambda: 'FA3'"
 COMPILES = "from lab.model import devices\ndevices.choose_compile = lambda *_: (True, 'planted')"
 PLANTED = "def failing(start):\n    raise MemoryError('planted')\nrun.assemble = failing"

@@ -61,14 +61,14 @@ OF_OTHERS = {  # which need the settings of a model that is not here
 STOPS = {  # what a command calls once it has read its arguments
     "prepare": ["prepare"],
     "sweep": ["train_runs"],
-    "longrecipe": ["resolve"],
+    "longrecipe": ["resolve_recipe"],
     "generate": ["open_model"],
     "merge": ["find_place"],
     "export": ["find_place"],
     "verify": ["list_checks"],
     "pictures": ["plot_picture"],
     "eval.papers.minis": ["names"],
-    "papers": ["run_table", "dry_run", "list_tables"],
+    "papers": ["run_table", "describe_plan", "list_tables"],
 }
 
 

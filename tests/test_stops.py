@@ -143,7 +143,9 @@ LATE = Fault("lab.train.record:Recording.close", int(signal.SIGKILL), ranks=(1,)
 BEFORE = [  # as each rank gets there, while the others may be further or still meet
     Fault(at, int(signal.SIGTERM)) for at in ("lab.train.run:assemble", "lab.train.agreement:check_network")
 ]
-UNTRAINED = r"\Ainterrupted before training; continue with:\n  probe-lab fit [^\n]*--resume\n\Z"
+# What a rank prints of its data may still follow: it ends when all have been told.
+DATA = r"(data: [^\n]*\n)*"
+UNTRAINED = rf"\A{DATA}interrupted before training; continue with:\n  probe-lab fit [^\n]*--resume\n{DATA}\Z"
 LEFT = r"(?m)^rank 0 \(process \d+\) failed \(\w+: "
 UNPREPARED = ("--data.corpus={name: slimpajama}",)
 

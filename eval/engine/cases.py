@@ -222,7 +222,7 @@ def fit_units(count: Callable[[int], int], room: int, least: int, most: int | No
     `count` is close to a straight line, so the search follows its slope. At least `least` units must fit.
 
     Example:
-        >>> fit_units(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
+        >>> fit_units(lambda n: 7 + 3 * n, 100, 0), fit_units(lambda n: 7 + 3 * n, 100, 0, most=20)
         (31, 20)
     """
     low = least

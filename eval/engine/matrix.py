@@ -31,10 +31,10 @@ def format_position(value: float) -> str:
     """Write a position with the fewest decimals it needs.
 
     Example:
-        >>> format_position(6.0), format_number(5.5), format_number(1 / 3)
+        >>> format_position(6.0), format_position(5.5), format_position(1 / 3)
         ('6', '5.5', '0.333')
     """
-    return f"{value:.{3}f}".rstrip("0").rstrip(".")
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def format_matrix(distance: Distance, length: int) -> str:

@@ -224,10 +224,10 @@ def end_together(launch: Launch) -> None:
 
     A rank that fails waits for the others, too, but not for long.
     """
-    from torch.distributed import DistError
-
     if launch.world_size == 1 or not has_store(os.environ):
         return
+    from torch.distributed import DistError
+
     until = time.monotonic() + 20.0
     with suppress(DistError):
         store = open_store(launch)

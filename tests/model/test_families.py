@@ -17,7 +17,7 @@ from tests.model.folders import edit
 from tests.model.test_foreign import ROTARY, WIDE, log_probs, tiny
 
 TEXT = (Path(__file__).parents[2] / "docs" / "evaluation_details.md").read_text()
-PAGE = TEXT.split("### Other positions")[1].partition("\n## ")[0]
+PAGE = TEXT.split("## Other positions")[1].partition("\n## ")[0]
 TABLE = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 4]
 ROWS = TABLE[1:]
 OF_ROWS = [(name, other, entropy) for kinds, other, entropy in ROWS for name in re.findall(r"`(\w+)`", kinds)]
