@@ -74,7 +74,7 @@ def main() -> None:
     if options.results:
         try:
             records = open_records(RECORDS)
-            print_results(records, options.folder)
+            print_results(records)
             if options.folder is not None:
                 plot_findings(records, options.folder)
         except LabError as error:

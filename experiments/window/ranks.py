@@ -1,6 +1,7 @@
 """Score the numbers of a generated answer by teacher forcing, by distance and by rank in the answer.
 
-    python -m experiments.window.ranks RUN
+    python -m experiments.window.ranks RUN    score the documents' answers
+    python -m experiments.window.ranks        print the shares of D's records
 
 Documents state four numbers at log-uniform distances and ask for them in shuffled order, so that a number's distance
 and its rank are independent. A number is retrieved if each of its digits is the most probable token after the right
@@ -14,9 +15,11 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from experiments.window.plans import DISTANCES
+from lab.analysis.table import unpacked
 from lab.core.files import write_atomic
 from lab.data.synthetic import Synthetic
 from lab.loading import open_model
@@ -25,8 +28,28 @@ from lab.loading import open_model
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", nargs="?")
     path = parser.parse_args().run
+    if path is None:
+        print_shares()
+    else:
+        score_documents(path)
+
+
+def print_shares() -> None:
+    """Print the shares of the numbers at 24 to 112 tokens that each branch of D retrieves, by rank, of all seeds."""
+    parts = []
+    with unpacked([Path("experiments/window/records/D.jsonl.xz")]) as places:
+        for place in places:
+            if (path := place / "eval/ranks.jsonl").exists():
+                parts.append(pd.read_json(path, lines=True).assign(branch=place.name.split("-", 2)[2]))
+    rows = pd.concat(parts)
+    sums = rows[rows["distance"].between(24, 112)].groupby(["branch", "rank"])[["found", "n"]].sum()
+    print((sums["found"] / sums["n"]).unstack().round(2).to_string())
+
+
+def score_documents(path: Path) -> None:
+    """Score generated documents by the model of a run folder, and write eval/ranks.jsonl in it."""
     opened = open_model(path)
     tokenizer, experiment = opened.tokenizer, opened.experiment
     assert tokenizer is not None, "a run has a tokenizer"

@@ -289,8 +289,8 @@ def judge_prediction(prediction: Prediction, row: Row) -> str:
     return "open"
 
 
-def print_results(records: Records, out: Path | None = None) -> None:
-    """Print the conditions and the verdicts; write them into the findings.md of a folder, if it has one."""
+def print_results(records: Records) -> None:
+    """Print the conditions and the verdicts."""
     parts = []
     for title, rows in condition_tables(records):
         if rows:
@@ -298,11 +298,4 @@ def print_results(records: Records, out: Path | None = None) -> None:
     if verdicts := list(verdict_rows(records)):
         forms = dict.fromkeys(set(verdicts[0]) - {"prediction", "n", "verdict"}, ".3f")
         parts.append(to_text(verdicts, forms))
-    text = "\n\n".join(parts)
-    print(text)
-    if out is not None and (page := out / "findings.md").exists():
-        # The tables are in the first fenced block below the heading.
-        heading = "\n## Results\n"
-        above, below = page.read_text("utf-8").split(heading)
-        before, _, after = below.split("```", 2)
-        page.write_text(f"{above}{heading}{before}```\n{text}\n```{after}", "utf-8")
+    print("\n\n".join(parts))
