@@ -43,7 +43,7 @@ from experiments.window.plans import (
     text_folder,
 )
 from experiments.window.results import collect, has_acquired, open_records, print_results
-from experiments.window.texts import write_branch_texts, write_texts
+from experiments.window.texts import write_branch_texts, write_far_text, write_texts
 from lab.analysis.table import ENDING, pack, unpacked
 from lab.core.errors import LabError
 from lab.core.files import write_json
@@ -142,10 +142,16 @@ def run_seed(
         return bases
     haystacks: dict[str, Path] = {}
     if stage.has_natural_tests and essays is not None:
-        if not (texts / "docstrings.txt").exists():
-            corpus = plan_branches("L", seed, base, folder)[0].experiment.data.corpus
-            assert isinstance(corpus, Synthetic), "the branch of 192 reads W's documents"
-            write_branch_texts(texts, load_tokenizer(base.path), corpus)
+        needs_texts = not (texts / "docstrings.txt").exists()
+        needs_far = name == "far" and not (texts / "far.jsonl").exists()
+        if needs_texts or needs_far:
+            corpus = plan_branches("D", seed, base, folder)[0].experiment.data.corpus
+            assert isinstance(corpus, Synthetic), "the branches of D read W's documents"
+            tokenizer = load_tokenizer(base.path)
+            if needs_texts:
+                write_branch_texts(texts, tokenizer, corpus)
+            if needs_far:
+                write_far_text(texts / "far.jsonl", tokenizer, corpus)
         haystacks = {"docstrings": texts / "docstrings.txt", "essays": essays}
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:

@@ -10,9 +10,9 @@ short documents. The base model's text is half A and half B. No two corpora shar
 Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
 
 L and N, in tokens of their base model: whole.jsonl has those of W's documents that a window of 384 does not cut,
-natural.jsonl documents of W's form whose filler is sentences of Python's reference (pydoc_data.topics), far.jsonl more
-long documents, whose numbers are asked in random order. docstrings.txt has the docstrings of the standard library, in
-which models are tested and on which none is trained.
+natural.jsonl documents of W's form with sentences of Python's reference (pydoc_data.topics) as filler. docstrings.txt
+has the docstrings of the standard library, in which models are tested and on which none is trained. The stage far has a
+corpus of its own, far.jsonl: more long documents, which ask for their numbers in random order.
 """
 
 import ast
@@ -20,7 +20,7 @@ import itertools
 import json
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -96,8 +96,7 @@ def write_texts(folder: Path, seed: int, *, has_one_number: bool = False) -> Non
         for documents, n_tokens in zip(pair, shares, strict=True):
             if n_tokens:
                 texts += documents.generate(tokenizer, next(streams), int(n_tokens))
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        write_atomic(folder / f"{name}.jsonl", lines.encode())
+        write_documents(folder / f"{name}.jsonl", texts)
     hay = Synthetic(**COMMON, **pair[0].settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
     write_atomic(folder / "haystack.txt", hay.encode())
     write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
@@ -110,21 +109,24 @@ def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) ->
     texts = {
         "whole": select_documents(corpus, tokenizer, TOKENS, most=384),
         "natural": select_documents(natural, tokenizer, TOKENS),
-        "far": select_far(replace(corpus, spread="uniform", order="shuffled"), tokenizer),
     }
     for name, documents in texts.items():
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
-        write_atomic(folder / f"{name}.jsonl", lines.encode())
+        write_documents(folder / f"{name}.jsonl", documents)
     write_atomic(folder / "haystack.txt", corpus.filler(0, HAYSTACK_TOKENS).encode())
     write_atomic(folder / "docstrings.txt", "\n".join(read_docstrings()).encode())  # last: all are there
 
 
-def select_far(corpus: Synthetic, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield documents of which those of 576 to 768 tokens, 7.7% of the tokens otherwise, are 30%."""
-    n_tokens = 4 * TOKENS
-    yield from select_documents(corpus, tokenizer, int(0.758 * n_tokens))
-    more = replace(corpus, seed=corpus.seed + 1000)  # none of the documents above
-    yield from select_documents(more, tokenizer, int(0.242 * n_tokens), 576, 768)
+def write_documents(path: Path, documents: Iterable[str]) -> None:
+    """Write a corpus that `name: text` reads."""
+    write_atomic(path, "".join(json.dumps({"text": text}) + "\n" for text in documents).encode())
+
+
+def write_far_text(path: Path, tokenizer: Tokenizer, corpus: Synthetic, n_tokens: int = 4 * TOKENS) -> None:
+    """Write documents of which those of 576 to 768 tokens, 7.7% of the tokens otherwise, are 30%."""
+    asked = replace(corpus, spread="uniform", order="shuffled")
+    more = replace(asked, seed=corpus.seed + 1000)  # none of the documents above
+    long_ones = select_documents(more, tokenizer, int(0.242 * n_tokens), 576, 768)
+    write_documents(path, itertools.chain(select_documents(asked, tokenizer, int(0.758 * n_tokens)), long_ones))
 
 
 def use_filler(corpus: Synthetic, pool: Sequence[list[str]]) -> Synthetic:

@@ -311,8 +311,8 @@ def check_ranks(experiment: Experiment, options: Mapping[str, object], launch: L
 def describe_rank(experiment: Experiment, options: Mapping[str, object]) -> dict[str, str]:
     """List what must be the same on all ranks, by name: settings first, files of code last."""
     record = {}
+    of_a_machine = ("train.threads", "train.devices", "train.accelerator", "plugins")
     for key, value in flatten(experiment.to_dict()).items():
-        of_a_machine = ("train.threads", "train.devices", "train.accelerator", "plugins")
         if key not in of_a_machine and not key.endswith((".path", ".folder", ".haystack", ".selection")):
             record[key] = describe_value(value)
     record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
