@@ -33,7 +33,7 @@ class PrepareOptions(Section):
 
     workers: Positive | None = None
     """Processes that tokenize; default: the cores of this machine."""
-    task: str | int = "0/1"
+    task: str = "0/1"
     """Share of the tasks to finish: I/N is every Nth task from number I on."""
 
 
@@ -49,7 +49,7 @@ SPEC = CommandSpec(
 def prepare_config(args: Arguments) -> str:
     """Prepare, and return a summary."""
     options, overrides = split_options(PrepareOptions, args.settings)
-    first, _, stride = str(options.task).partition("/")
+    first, _, stride = options.task.partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
         raise ConfigError(f"--task={options.task}: must be I/N with 0 <= I < N; for instance 0/64")
     data = load_experiment(Path(args.positional[0]), overrides).data

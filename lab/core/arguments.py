@@ -12,7 +12,7 @@ from lab.core.yaml import Settings, parse_yaml
 
 TEXTS = {  # the last parts of names whose values are text, even if they look like a number or true
     "chat_template", "corpus", "eos", "figures", "folder", "haystack", "hotpotqa", "include_path",
-    "name", "path", "repository", "score", "squad", "tagger", "text"
+    "name", "path", "repository", "score", "squad", "tagger", "task", "text"
 }  # fmt: skip
 QUOTES = ('"', "'")
 
