@@ -21,7 +21,7 @@ ORDERS = {  # branches of D with the same documents, numbers and distances, but 
     "4 log shuffled": "random order",
     "4 uniform shuffled": "random order, uniform distances",
 }
-QUESTIONS = {"384": "window 384", "4 log": "window 768", "384 whole": "window 384, no document cut"}
+QUESTIONS = {"384": "window 384", "768": "window 768", "384 whole": "window 384, no document cut"}
 SIZES = {"size_2M": "1.9M parameters", "size_6M": "5.8M parameters"}
 
 
@@ -38,7 +38,7 @@ def plot_findings(records: Records, out: Path) -> None:
     if len(windows):
         panels.append(window_panel(windows))
     if (cells["stage"] == "L").any():
-        asked = cells[cells["stage"].isin(["D", "L"]) & (cells["prompt"] == 384) & (cells["method"] == PLAIN)]
+        asked = cells[(cells["stage"] == "L") & (cells["prompt"] == 384) & (cells["method"] == PLAIN)]
         panels.append(distance_panel(asked, QUESTIONS, "Prompts of 384 tokens"))
     if panels:
         save_chart(concat(*panels, columns=1), out / "findings.png")
