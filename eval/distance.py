@@ -43,10 +43,8 @@ from lab.core.errors import ConfigError
 from lab.core.schema import Length, Share, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
-from lab.probe.limits import LengthResult
 from lab.probe.measuring import reach_record
 from lab.probe.reach import classify_reach, fit_reach, format_limits
-from lab.runs.folder import RunFolder
 
 X_TITLE = "distance of the number (tokens)"
 
@@ -75,20 +73,19 @@ class FoundByDistance(run.Measure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        model = self.subject.model
-        window = self.options.window or model.train_len
-        self.probe = needles.one_number_probe(self.subject, self.options, window)
+        options, model = self.options, self.subject.model
+        window = options.window or model.train_len
+        self.probe = needles.one_number_probe(self.subject, options, window)
         self.methods = []
         for word in self.request.distances:
             self.methods.append(methods.read_distance(word, min(window, model.train_len), window))
-        if not self.methods:
-            self.methods.append(model.decoder.distance)
-        lengths = {*(self.options.prompts or ())} - {window}
-        self.others = [self.build_probe(length) for length in sorted(lengths)]
+        self.methods = self.methods or [model.decoder.distance]
+        self.probes = [self.probe]
+        for length in sorted({*(options.prompts or ())} - {window}):
+            self.probes.append(self.build_probe(length))
         # A model rejects a method that it cannot run when it is set: here, before time is spent on others.
         for method in self.methods:
             model.decoder.distance = method
-        self.names: list[str] = []
         self.fits: list[Row] = []
 
     def build_probe(self, length: int) -> DistanceProbe:
@@ -96,55 +93,45 @@ class FoundByDistance(run.Measure):
 
         Raises: LabError.
         """
+        first = self.probe.distances[0]
         last = self.probe.reachable[-1] + length - self.probe.window
-        fitting = tuple(distance for distance in self.probe.distances if distance <= last)
-        if not fitting:
-            first = self.probe.distances[0]
+        if first > last:
             fix = f"use {length + first - last} or more"
             raise ConfigError(f"--prompts={length}: has no room for a distance of {first}; {fix}")
-        options = replace(self.options, distances=fitting, points=None)
-        return needles.one_number_probe(self.subject, options, length)
+        fitting = tuple(distance for distance in self.probe.distances if distance <= last)
+        return needles.one_number_probe(self.subject, replace(self.options, distances=fitting, points=None), length)
 
     def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        config = self.probe.config
-        tests = []
-        for probe in (self.probe, *self.others):
-            tests.append((len(self.methods) * len(probe.distances) * config.distance_tests, probe.window))
-        self.announce(tests, passes=2)  # one that answers, and one that scores the right number
-        with Bar(total=sum(n for n, _ in tests), desc=self.kind, unit="test") as self.bar:
+        n_tests = sum(len(probe.distances) * probe.tests for probe in self.probes)
+        with Bar(total=len(self.methods) * n_tests, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                subject = self.subject.row
-                name = subject["method"]
-                self.names.append(name)
-                self.bar.name(name)
-                results, rows = self.run_tests(self.probe, {**subject, "metric": "found_by_distance"})
-                yield from rows
-                for probe in self.others:
-                    yield from self.run_tests(probe, {**subject, "metric": "found_by_prompt", "prompt": probe.window})[
-                        1
-                    ]
-                for result, share in zip(*fit_reach(results, config.threshold), strict=True):
-                    self.fits.append({"distance": result.length, "score": share, "method": name})
+                self.bar.name(self.subject.model.method)
+                for probe in self.probes:
+                    yield from self.run_tests(probe)
 
-    def run_tests(self, probe: DistanceProbe, about: Row) -> tuple[list[LengthResult], list[Row]]:
-        """Run the tests of a prompt length that are not finished; return all results, and store and return their rows.
+    def run_tests(self, probe: DistanceProbe) -> list[Row]:
+        """Run the tests of a prompt length that are not finished, and store and return the rows of all.
 
         Reach is that of the window's prompts.
         """
-        config = probe.config
+        about = {**self.subject.row, "metric": "found_by_distance"}
+        if probe is not self.probe:
+            about |= {"metric": "found_by_prompt", "prompt": probe.window}
         first = probe.case(probe.reachable[0], 0)
         # f is that of the relative position that the method gives to a distance.
         counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
-        tests = {"tests": "one number", **probe.describe_tests()}
-        finished = self.open_tests(tests, first, config.distance_tests, "distance")
+        finished = self.open_tests({"tests": "one number", **probe.describe_tests()}, first, probe.tests, "distance")
         results = list(probe.run(self.subject, worker=finished))
         rows = [probe.record(result, about, counts) for result in results]
         if probe is self.probe:
-            reach = {"threshold": config.threshold, "confidence": CONFIDENCE, "n": config.distance_tests}
-            rows.append({**about, "metric": "reach", **reach, **reach_record(results, config.threshold, counts)})
-        return results, finished.add(rows)
+            threshold = probe.config.threshold
+            reach = {"metric": "reach", "threshold": threshold, "confidence": CONFIDENCE, "n": probe.tests}
+            rows.append({**about, **reach, **reach_record(results, threshold, counts)})
+            for result, share in zip(*fit_reach(results, threshold), strict=True):
+                self.fits.append({"distance": result.length, "score": share, "method": about["method"]})
+        return finished.add(rows)
 
     def title(self) -> str:
         config = self.probe.config
@@ -165,60 +152,36 @@ class FoundByDistance(run.Measure):
             ("f", "f", ",.0f"),
         )
         lines = []
-        for method in dict.fromkeys(self.names):
-            by_metric: dict[str, list[Row]] = {}
-            for row in rows:
-                if row["method"] == method:
-                    by_metric.setdefault(row["metric"], []).append(row)
-            distances = by_metric["found_by_distance"]
-            lines += [method, columns_text(distances, columns), reach_line(by_metric["reach"][0])]
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = [row for row in rows if row["method"] == method]
+            distances = select(own, "found_by_distance")
+            lines += [method, columns_text(distances, columns), reach_line(*select(own, "reach"))]
             found = sum(row["found"] for row in distances)
             tests = sum(row["n"] for row in distances)
             if found < 0.02 * tests:  # so few may be guessed
                 lines.append(
-                    f"{found} of {tests} numbers found: accuracy does not measure this model. Compare its nats"
+                    f"{found} of {tests} numbers found: accuracy does not measure this model. Compare its nats\n"
+                    "over chance, or run probe-lab recall: its gain from evidence needs no answer."
                 )
-                lines.append("over chance, or run probe-lab recall, whose gain from evidence needs no answer.")
             lines.append("")
-            if self.others:
-                cells = self.grid([*distances, *by_metric["found_by_prompt"]])
-                table = pivot(cells, "prompt", "distance").reindex(columns=list(self.probe.distances))
+            if len(self.probes) > 1:
+                table = pivot(self.grid(own), "prompt", "distance").reindex(columns=self.probe.distances)
                 lines += ["accuracy by length of the prompt", to_text(table.rename("{:,}".format), ".2f"), ""]
-        return "\n".join([*lines, *self.explain_length(rows)])
-
-    def explain_length(self, rows: Sequence[Row]) -> list[str]:
-        """Explain an effective length of training that is longer than every reach."""
-        model = self.subject.model
-        if model.folder is None or model.experiment is None:
-            return []
-        effective_length = 0
-        for probe in RunFolder(model.folder).probes():
-            if probe["consumed_tokens"] == model.consumed_tokens:
-                effective_length = probe["effective_length"] or 0
-        # Rows of shares have no reach; None is no reach.
-        if effective_length <= max([row.get("reach") or 0 for row in rows]):
-            return []
-        tests = model.experiment.tests
-        passes = f"{tests.required} of {tests.needles} numbers, at any depth, pass a test of it"
-        line = f"The effective length, {effective_length:,}, is longer than reach: {passes}; reach takes one number."
-        return [line, ""]
+        return "\n".join(lines)
 
     def grid(self, rows: Sequence[Row]) -> list[Row]:
         """List the accuracies of all prompt lengths, the longest first."""
-        cells = []
-        for row in rows:
-            if row["metric"] != "reach":
-                cells.append({"prompt": self.probe.window, **row})
-        return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
+        cells = [{**row, "prompt": self.probe.window} for row in select(rows, "found_by_distance")]
+        return sorted([*cells, *select(rows, "found_by_prompt")], key=lambda row: (-row["prompt"], row["distance"]))
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Plot accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
-        shares = [row for row in rows if row["metric"] == "found_by_distance"]
-        ends = (min(self.probe.distances), max(window, *self.probe.distances))
+        shares = select(rows, "found_by_distance")
+        ends = (self.probe.distances[0], max(window, *self.probe.distances))
         # All panels name the methods in one order, which gives each method the same colour in all.
-        names = list(dict.fromkeys(self.names))
+        names = list(dict.fromkeys(row["method"] for row in shares))
         plot = partial(plot_lines, x=Axis("distance", X_TITLE, limits=ends), series="method", names=names)
         plot_share = partial(plot, y=Axis("score", "retrieval accuracy", limits=(0, 1), percent=True))
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
@@ -228,11 +191,15 @@ class FoundByDistance(run.Measure):
         counted = [row for row in shares if row["f"]]
         if counted:
             panels.append(plot(counted, y=Axis("f", "f (pairs trained)", log=True), height=90, legend=False))
-        if self.others:  # a map for each method
+        if len(self.probes) > 1:  # a map for each method
             axes = Axis("distance", X_TITLE), Axis("prompt", "prompt (tokens)")
             heat = plot_heat(self.grid(rows), *axes, "score", percent=True, height=90)
-            return concat(*panels, facet(heat, "method", columns=1))
+            panels.append(facet(heat, "method", columns=1))
         return concat(*panels)
+
+
+def select(rows: Sequence[Row], metric: str) -> list[Row]:
+    return [row for row in rows if row["metric"] == metric]
 
 
 def reach_line(row: Row) -> str:
@@ -253,15 +220,15 @@ def reach_line(row: Row) -> str:
     """
     first = row["first_distance"]
     at = f"at threshold {row['threshold']:g}"
-    if row.get("best_distance"):
-        return (
-            f"reach not determined {at}: fewer than half of the distances pass; best at {row['best_distance']:,} tokens"
-        )
-    if row["reach"] is None and row["reach_high"] == first:
-        reasons = 'docs/install.md, "If it does not work", has reasons'
-        return f"no reach {at}: fails at {first:,} tokens already; {reasons}"
     if row["reach"] is None:
-        return f"reach not determined {at}, within {format_limits(row)}"
+        line = f"reach not determined {at}, within {format_limits(row)}"
+        if row.get("best_distance"):
+            best = f"best at {row['best_distance']:,} tokens"
+            line = f"reach not determined {at}: fewer than half of the distances pass; {best}"
+        elif row["reach_high"] == first:
+            reasons = 'docs/install.md, "If it does not work", has reasons'
+            line = f"no reach {at}: fails at {first:,} tokens already; {reasons}"
+        return line
     reach = f"{row['reach']:,.1f}"
     if classify_reach(row["reach"], first, row["last_distance"]) == "end":
         reach = f"{row['last_distance']:,}, the end,"

@@ -66,7 +66,6 @@ class Entropy(texts.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
         decoder = self.subject.model.decoder
-        self.announce([(len(self.texts), self.visible[-1])])
         parts = []
         for text in Bar(self.texts, desc="entropy", unit="text"):
             parts.append(attention_entropy(decoder, text[None]))

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run
-from eval.engine.text import Column, columns_text, limits, to_text
+from eval.engine.text import columns_text, limits, to_text
 from lab.core import chart
 from lab.core.command import start
 from lab.core.errors import ConfigError
@@ -55,13 +55,20 @@ OTHERS = {  # options that --by=... reads
 class ByLength(needles.NeedleMeasure):
     """The share of tests passed by length, and effective length."""
 
+    columns = (
+        ("length", "length", ","),
+        ("passed", "passed", ","),
+        ("tests", "tests", ","),
+        ("accuracy", "accuracy", ".3f"),
+        (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
+    )
+
     @classmethod
     def select_measure(cls, request: command.Request) -> type[run.Measure]:
         """Choose how results are presented, and reject options that this does not read."""
         options: needles.ProbeOptions = request.options
-        by = options.by
-        if by is None:
-            by = "method" if len(request.distances) > 1 else "length"
+        several = len(request.distances) > 1
+        by = options.by or ("method" if several else "length")
         errors = []
         for name in sorted({*itertools.chain(*OTHERS.values())} - {*OTHERS[by]}):
             value = getattr(options, name)
@@ -70,7 +77,7 @@ class ByLength(needles.NeedleMeasure):
         if by == "method":
             for key, value in request.overrides.items():
                 errors.append(f"--{key}={value}: several methods are set by this command itself; leave it out")
-        elif len(request.distances) > 1:
+        elif several:
             errors.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if errors:
             raise ConfigError(*errors)
@@ -83,7 +90,6 @@ class ByLength(needles.NeedleMeasure):
             finished = self.open_needles()
             for result in self.probe.run(self.subject, worker=finished):
                 self.curve.append(result)
-                bar.update(sum([point.tests for point in self.curve]) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts
         rows = [self.probe.record(result, subject, counts) for result in self.curve]
@@ -91,30 +97,22 @@ class ByLength(needles.NeedleMeasure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length."""
-        config = self.config
         *curve, summary = rows
-        columns: list[Column] = [
-            ("length", "length", ","),
-            ("passed", "passed", ","),
-            ("tests", "tests", ","),
-            ("accuracy", "accuracy", ".3f"),
-            (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
-        ]
-        lines = [columns_text(curve, columns), needles.format_effective_length(summary)]
-        return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
+        table = columns_text(curve, self.columns)
+        protocol = f"protocol {self.config.protocol}: {self.probe.protocol.SUMMARY}"
+        return f"{table}\n{needles.format_effective_length(summary)}\n{protocol}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Plot the curve with its limits and monotone fit, and the effective length."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         rules.append(chart.Rule("y", summary["threshold"], f"threshold {summary['threshold']:g}"))
-        if summary["effective_length"]:
-            length = summary["effective_length"]
+        if length := summary["effective_length"]:
             rules.append(chart.Rule("x", length, f"effective length {length:,}"))
         points = [{**row, "curve": "tests passed"} for row in curve]
         for row, score in zip(curve, to_curve(self.curve).fit(), strict=True):
             points.append({"length": row["length"], "score": score, "curve": "monotone fit"})
-        return self.length_shares(points, "curve", title=self.title(), rules=rules)
+        return self.length_shares(points, "curve", "share of tests passed", title=self.title(), rules=rules)
 
 
 class ByMethod(needles.NeedleMeasure):
@@ -140,19 +138,14 @@ class ByMethod(needles.NeedleMeasure):
         rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
-                base: list[bool] | None = None
+                base: list[bool] = []
                 for item in settings:
                     bar.name(f"{item.word} at {length:,} tokens")
-                    row, passed, finished = self.run_method(item, length)
-                    if item.word == BASE:
-                        base = passed
-                    elif base is not None:
-                        row["versus_rope"] = statistics.pair(base, passed)
-                    rows += finished.add([row])
+                    rows += self.run_method(item, length, base)
         return rows
 
-    def run_method(self, item: methods.Setting, length: int) -> tuple[Row, list[bool], answers.FinishedTests]:
-        """Run one method's tests: its row, which tests it passes, and where they are stored."""
+    def run_method(self, item: methods.Setting, length: int, base: list[bool]) -> list[Row]:
+        """Run one method's tests, and store and return its row; `base` gets or has the tests that rope passes."""
         config = self.config
         decoder = self.subject.model.decoder
         # The tests were built before, so that every method gets the same prompts.
@@ -160,6 +153,11 @@ class ByMethod(needles.NeedleMeasure):
         finished = self.open_needles()
         result = self.probe.run_at(self.subject, length, worker=finished)
         passed = [row["found"] >= config.required for row in result.cases]
+        versus = None
+        if item.word == BASE:
+            base += passed
+        elif base:
+            versus = statistics.pair(base, passed)
         row = {
             **self.origin,
             "metric": "needles_by_method",
@@ -173,28 +171,26 @@ class ByMethod(needles.NeedleMeasure):
             "passed": sum(passed),
             **answers.share(sum(passed), len(passed)),
             "numbers_found": sum([row["found"] for row in result.cases]) / (len(passed) * config.needles),
-            "versus_rope": None,
+            "versus_rope": versus,
             "seconds": result.seconds,
         }
-        return row, passed, finished
+        return finished.add([row])
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""
-        tests = f"{self.config.tests} tests at each length"
-        return f"{self.subject.model.name}, trained at {self.train_len:,} tokens; {tests}"
+        name, tests = self.subject.model.name, self.config.tests
+        return f"{name}, trained at {self.train_len:,} tokens; {tests} tests at each length"
 
     def text(self, rows: Sequence[Row]) -> str:
-        tables = []
-        for length in self.lengths:
-            tables.append(methods_table([row for row in rows if row["length"] == length]))
-        return "\n\n".join(tables)
+        return "\n\n".join(
+            methods_table(list(group)) for _, group in itertools.groupby(rows, lambda row: row["length"])
+        )
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Plot the share of tests passed by method and length, with its limits in each cell."""
         cells = []
         for row in rows:
-            low, high = 100 * row["low"], 100 * row["high"]
-            text = f"{100 * row['score']:.0f} ({low:.0f}-{high:.0f})"
+            text = f"{100 * row['score']:.0f} ({100 * row['low']:.0f}-{100 * row['high']:.0f})"
             cells.append({**row, "tests passed": row["score"], "text": text})
         return chart.plot_heat(
             cells,

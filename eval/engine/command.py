@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.text import RESULTS, Result, document, write_rows
 from lab.config.settings import Settings
@@ -149,15 +151,19 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     settings = dict(args.settings)
     if args.options.plot:
         chart.altair()  # a missing package is an error before time is spent
+    distances = split_words(",".join(args.options.distance or ()))
+    methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
+    excluded = [option for option in spec.excluded if getattr(args.options, option.lstrip("-"))]
+    errors = [f"{option}: is no option of this command; leave it out" for option in excluded]
     # Position methods are the model's; the settings that remain are the command's own.
     overrides: Settings = {}
     if "--distance" not in spec.excluded:
         for key in args.settings:
             if key.partition(".")[0] == "position":
                 overrides |= yaml.flatten({key: settings.pop(key)})
-    distances = split_words(",".join(args.options.distance or ()))
-    methods = {"distance": ",".join(distances), "frequency": args.options.frequency}
-    errors = find_contradictions(args, spec, methods, overrides)
+    for name, method in methods.items():
+        ignored = [key for key in overrides if method and key.startswith(f"position.{name}.")]
+        errors += [f"--{key}: would be ignored next to --{name}; remove one of them" for key in ignored]
     if len(distances) > 1 and not spec.several:
         errors.append(f"--distance={abbreviate(methods['distance'])}: give one; probe-lab probe compares several")
     options: Any = settings
@@ -166,31 +172,14 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
     elif errors:
         raise ConfigError(*errors)
     if len(distances) != 1 or not spec.replaces:
-        methods["distance"] = None
+        del methods["distance"]
     measured = models if spec.each else models[:1] or [Path()]
     for model, own_name in zip(measured, name_paths(measured), strict=True):
         position = {**overrides, **method_overrides(model, methods, longest(options))}
-        folder = None
-        if args.options.o is not None:
-            folder = Path(args.options.o)
-            if len(measured) > 1:
-                folder /= own_name
+        folder = args.options.o and Path(args.options.o)
+        if folder and len(measured) > 1:
+            folder /= own_name
         yield Request(model, options, position, args.options.plot, folder, tuple(distances), tuple(models))
-
-
-def find_contradictions(
-    args: Arguments, spec: EvaluationSpec, methods: Mapping[str, str | None], overrides: Settings
-) -> list[str]:
-    """List the options that the command does not have, and position settings next to a method that replaces them."""
-    errors = []
-    for option in spec.excluded:
-        if getattr(args.options, option.lstrip("-")):
-            errors.append(f"{option}: is no option of this command; leave it out")
-    for name, method in methods.items():
-        for key in overrides:
-            if method and key.startswith(f"position.{name}."):
-                errors.append(f"--{key}: would be ignored next to --{name}; remove one of them")
-    return errors
 
 
 def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
@@ -206,9 +195,11 @@ def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
 
 
 def longest(options: Any) -> int | None:
-    names = ("lengths", "length", "max_length", "window", "tokens")
-    length = next((value for name in names if (value := getattr(options, name, None))), None)
-    return max(length) if isinstance(length, tuple) else length
+    """Return the longest text that options name, in tokens."""
+    for name in ("lengths", "length", "max_length", "window", "tokens"):
+        if value := getattr(options, name, None):
+            return int(np.max(value))
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,15 +54,12 @@ def third_rows(tests: Sequence[Row], seed: int) -> list[Row]:
     """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
     failures = []
     for row in tests:
-        lost = []
-        for depth, hit in zip(row["depths"], row["found_each"], strict=True):
-            if not hit:
-                lost.append(find_cell(depth, 0, 1, len(THIRDS)))
+        lost = [depth for depth, hit in zip(row["depths"], row["found_each"], strict=True) if not hit]
         if lost:
             # A stream per test, the 4 apart from its own draws: the choice does not depend on which other tests fail,
             # or on how many were run.
             generator = np.random.default_rng([seed, row["length"], row["test"], 4])
-            failures.append(lost[generator.integers(len(lost))])
+            failures.append(find_cell(lost[generator.integers(len(lost))], 0, 1, len(THIRDS)))
     n = len(failures)
     rows = []
     for number, third in enumerate(THIRDS):
@@ -85,30 +82,25 @@ class ByDepth(NeedleMeasure):
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own; correct it"
             raise ConfigError(f"--depths={self.depths}: {rule}")
         # Rounded up: the first multiple of the step that is at least the shortest test.
-        first = -(-shortest // config.step) * config.step  # with room for a test
+        first = -(-shortest // config.step) * config.step
         longest = config.max_length or self.subject.model.train_len
         return self.options.lengths or range(first, longest + 1, config.step) or [first]
 
     @property
     def origin(self) -> Row:
-        shared = {"tests": self.config.tests, "depths": self.depths, "confidence": CONFIDENCE}
-        return {**super().origin, **shared}
+        return {**super().origin, "tests": self.config.tests, "depths": self.depths, "confidence": CONFIDENCE}
 
     def rows(self) -> Iterator[Row]:
         """Run the tests, and write a row for each cell and each third."""
-        config = self.config
         with self.counting() as bar:
             finished = self.open_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
                 result = self.probe.run_at(self.subject, length, worker=finished)
-                shared = {**self.origin, "length": length, "seconds": result.seconds}
-                cells = depth_rows(result.cases, self.depths)
-                rows = []
-                for row in cells:
-                    rows.append({**shared, "metric": "found_by_depth", **row})
-                for row in third_rows(result.cases, config.seed):
-                    rows.append({**shared, "metric": "failures_by_third", "accuracy": result.accuracy, **row})
+                shared = {**self.origin, "length": length, "seconds": result.seconds, "metric": "found_by_depth"}
+                rows = [{**shared, **row} for row in depth_rows(result.cases, self.depths)]
+                shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
+                rows += [{**shared, **row} for row in third_rows(result.cases, self.config.seed)]
                 yield from finished.add(rows)
 
     def text(self, rows: Sequence[Row]) -> str:

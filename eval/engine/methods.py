@@ -41,12 +41,12 @@ class Setting:
 
         Raises: ConfigError for parameters out of a method's range.
         """
+        method, parameters = self.method, self.parameters
         try:
-            if self.method in DERIVED["frequency"]:
-                head_dim = 2 * len(base.inv_freq)
-                own = frequencies(self.method, head_dim=head_dim, theta=base.theta, **self.parameters)
-                return own, distance("plain")
-            return base, distance("plain" if self.method == "rope" else self.method, **self.parameters)
+            if method in DERIVED["frequency"]:
+                base = frequencies(method, head_dim=2 * len(base.inv_freq), theta=base.theta, **parameters)
+                method, parameters = "plain", {}
+            return base, distance("plain" if method == "rope" else method, **parameters)
         except ConfigError as error:
             raise ConfigError(*(f"--distance={self.word}: {message}" for message in error.errors)) from error
 
@@ -65,7 +65,7 @@ def setting(word: str, train_len: int, length: int) -> Setting:
     named = parse_method(word, "--distance")
     method = look_up({name: name for name in METHODS}, named.pop("method"), "--distance")
     assumed = train_len if method in ("rope", "string") else assumed_len(length, train_len)
-    parameters = {**resolve(method, length, train_len), **named}
+    parameters = resolve(method, length, train_len) | named
     return Setting(method, named.get("train_len", assumed), parameters, word)
 
 
@@ -75,11 +75,8 @@ def report_as_options() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        errors = []
-        for message in error.errors:
-            named = message.replace("probe.", "--").replace("distance_", "")
-            errors.append(f"--{named.removeprefix('--')}")
-        raise ConfigError(*errors) from error
+        named = [message.replace("probe.", "--").replace("distance_", "") for message in error.errors]
+        raise ConfigError(*[f"--{message.removeprefix('--')}" for message in named]) from error
 
 
 def read_method(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> Settings:
@@ -91,10 +88,10 @@ def read_method(kind: str, word: str, train_len: Callable[[], int], length: int 
     method = named["method"]
     # Derived settings are a set that belongs together: one given parameter turns all of them off, but for STRING's,
     # which configs may omit one by one.
-    if (len(named) > 1 and method != "string") or method not in DERIVED[kind]:
-        return named
-    window = train_len()
-    return {**resolve(method, length or window, window), **named}
+    if method in DERIVED[kind] and (len(named) == 1 or method == "string"):
+        window = train_len()
+        named = resolve(method, length or window, window) | named
+    return named
 
 
 def read_distance(word: str, train_len: int, length: int) -> Distance:
@@ -153,25 +150,19 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
     takes none, the pattern is a place, which the command rejects.
     """
     models: list[Path] = []
-    for word in words:
-        path = Path(word)
+    for path in map(Path, words):
         # A folder may have a bracket or a star in its name, and is then no pattern.
-        if not glob.has_magic(word) or path.exists():
+        if not glob.has_magic(str(path)) or path.exists():
             models.append(path)
             continue
         on_hub = is_hub_id(path)
-        taken = []
-        others = []
+        matches = revisions(str(path)) if on_hub else expand_pattern(path)
+        places = [Path(name) for name in sorted(map(str, matches), key=natural_key)]
         # Revisions of a hub are not opened here, because that would download their weights.
-        for match in sorted(revisions(word) if on_hub else map(str, expand_pattern(path)), key=natural_key):
-            place = Path(match)
-            if on_hub or takes(place):
-                taken.append(place)
-            else:
-                others.append(place.name)
+        taken = [place for place in places if on_hub or takes(place)]
+        others = ", ".join([place.name for place in places if place not in taken])
         if taken and others:
-            left_out = abbreviate(", ".join(others))
-            command.show(f"{word}: skipped {left_out}, which this command does not take", error=True)
+            command.show(f"{path}: skipped {abbreviate(others)}, which this command does not take", error=True)
         models += taken or [path]
     return models
 

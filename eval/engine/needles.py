@@ -4,7 +4,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
@@ -25,7 +25,6 @@ from lab.probe.probe import Probe
 from lab.probe.reach import shown_length
 
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
-OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 X_TITLE = "length (tokens)"
 
 
@@ -96,45 +95,45 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
 
     Raises: LabError.
     """
-    experiment = subject.model.experiment
-    config = ProbeConfig() if experiment is None else experiment.tests
-    changes: Row = {"distance_tests": config.distance_tests or 100}
+    settings = read_settings(subject, options, points="distance_points", tests="distance_tests")
+    settings["distance_tests"] = settings.get("distance_tests") or 100
     # A probe takes a number of distances or the distances themselves, and rejects both.
     if options.distances is not None:  # in place of the run's own
-        changes["distance_points"] = None
-    settings = {item.name for item in fields(ProbeConfig)} - {"haystack"}
-    for name, value in asdict(options).items():
-        setting = OF_PROBE.get(name, name)
-        if value is not None and setting in settings:
-            changes[setting] = value
+        settings["distance_points"] = options.points
     with report_as_options():
-        probe = build_probe(
-            effective_distance.DistanceProbe, subject, replace(config, **changes), options.haystack, window
-        )
+        config = ProbeConfig(**settings)
+    probe = build_probe(effective_distance.DistanceProbe, subject, config, options, window)
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
 
+def read_settings(subject: Subject, options: NeedleOptions, **renamed: str) -> Row:
+    """Return the settings of a run's own probe with the options in their place, some of them `renamed`.
+
+    Another protocol brings its own sizes.
+    """
+    changes = {}
+    for name, value in asdict(options).items():
+        setting = renamed.get(name, name)
+        if value is not None and setting in ProbeConfig.__dataclass_fields__:
+            changes[setting] = value
+    experiment = subject.model.experiment
+    return changes if experiment is None else experiment.probe_settings(changes)
+
+
 def build_probe(
-    kind: Callable[..., AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int
+    kind: Callable[..., AnyProbe], subject: Subject, config: ProbeConfig, options: NeedleOptions, window: int
 ) -> AnyProbe:
-    """Build the tests of a model; `haystack` is the option, in place of the run's own.
+    """Build the tests of a model; their haystack is that of the options, or the run's own.
 
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
     own = None if experiment is None else experiment.probe_section.haystack
-    text, source = read_text(subject, haystack, own, "--haystack")
+    text, source = read_text(subject, options.haystack, own, "--haystack")
+    given = (config, subject.tokenizer, text)
     with report_as_options():
-        return kind(
-            config,
-            subject.tokenizer,
-            text,
-            window=window,
-            stop_id=subject.stop_id,
-            device=subject.device,
-            source=source,
-        )
+        return kind(*given, window=window, stop_id=subject.stop_id, device=subject.device, source=source)
 
 
 class NeedleMeasure(run.Measure):
@@ -149,24 +148,13 @@ class NeedleMeasure(run.Measure):
     )
 
     def prepare(self) -> None:
-        """Replace the run's own settings by the options, choose the lengths and build the tests.
-
-        Another protocol brings its own sizes.
-        """
-        subject = self.subject
+        """Replace the run's own settings by the options, choose the lengths and build the tests."""
+        subject, options = self.subject, self.options
         window = subject.model.train_len
-        changes = {}
-        for item in fields(ProbeConfig):
-            value = getattr(self.options, item.name, None)
-            if value is not None:
-                changes[item.name] = value
         # A model without a probe of its own is tested at eighths of its window.
-        values = {"step": max(1, window // 8), **changes}
-        experiment = subject.model.experiment
-        if experiment is not None:
-            values = experiment.probe_settings(changes)
+        settings = {"step": max(1, window // 8), **read_settings(subject, options)}
         with report_as_options():
-            config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
+            config = effective_length.set_answer_budget(ProbeConfig(**settings), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted({*self.choose_lengths(config, shortest)})
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
@@ -175,8 +163,8 @@ class NeedleMeasure(run.Measure):
             raise ConfigError(*errors)
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
-        self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
-        if self.options.max_length is None:
+        self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, options, window)
+        if options.max_length is None:
             # A model with a table of positions cannot read longer prompts.
             self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
         self.lengths = chosen or self.probe.lengths
@@ -197,19 +185,16 @@ class NeedleMeasure(run.Measure):
 
     def open_needles(self) -> answers.FinishedTests:
         """Open the file of the tests, which does not depend on the numbers required to pass."""
-        tests = dict(self.probe.describe_tests())
+        tests = self.probe.describe_tests()
         del tests["required"]
         return self.open_tests(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
-        """Print the cost of all tests, and open their bar."""
-        self.announce([(methods * self.config.tests, length) for length in self.lengths])
-        self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
-        return bar
+        """Open the bar of all tests."""
+        self.bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
+        return self.bar
 
-    def length_shares(
-        self, rows: Sequence[Row], series: str, y_title: str = "share of tests passed", **options: Any
-    ) -> Any:
+    def length_shares(self, rows: Sequence[Row], series: str, y_title: str, **options: Any) -> Any:
         """Plot shares of tests with their limits over length."""
         y = Axis("score", y_title, limits=(0, 1), percent=True)
         return plot_lines(rows, Axis("length", X_TITLE), y, series, limits=True, **options)

@@ -42,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
-from eval.engine.subject import SUBJECT, Subject, announce_cost, check_lengths, open_subject
+from eval.engine.subject import SUBJECT, Subject, check_lengths, open_subject
 from eval.engine.text import RESULTS, Column, Result, columns_text, to_jsonable
 from lab.core.chart import Rule, save_chart
 from lab.core.command import CONTINUES, Bar
@@ -112,16 +112,10 @@ class Measure:
     def rows(self) -> Iterable[Row]:
         """Measure the cells whose rows are missing, and yield the rows of all."""
         store = self.open_store()
-        cells = []
-        missing = []
-        for cell in self.cells():
-            named = cell._replace(row={**self.subject.row, **cell.row})
-            cells.append(named)
-            if store.find(named.row) is None:
-                missing.append((named.tests, named.tokens))
+        cells = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
         # Cells whose rows are known are not limited: they may come from a machine with more memory.
-        check_lengths({"lengths": max((tokens for _, tokens in missing), default=0)}, self.subject)
-        self.announce(missing)
+        missing = [cell.tokens for cell in cells if store.find(cell.row) is None]
+        check_lengths({"lengths": max(missing, default=0)}, self.subject)
         with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
             for cell in cells:
                 self.bar.name(cell.name)
@@ -151,30 +145,22 @@ class Measure:
     def folder(self) -> Path:
         """The folder of the results: FOLDER of -o, eval/ of the run folder, or results/KIND-NAME."""
         model = self.subject.model
-        if self.request.folder is not None:
-            return self.request.folder
-        if model.folder is not None:
-            return model.folder / "eval"
-        return RESULTS / f"{self.kind}-{model.name}"
+        own = RESULTS / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
+        return self.request.folder or own
 
     def open_store(self, **key: object) -> Store:
         """Open the file of the model's results, which its weights, methods and what else is given decide."""
-        model = self.subject.row
-        key = {**{name: model[name] for name in SUBJECT}, **key}
-        self.stores.append(Store(self.folder, f"{self.kind}-{model['model']}", key, self.named_by))
+        row = self.subject.row
+        key = {name: row[name] for name in SUBJECT} | key
+        self.stores.append(Store(self.folder, f"{self.kind}-{row['model']}", key, self.named_by))
         return self.stores[-1]
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it is between the lengths of a picture."""
         window = self.subject.model.train_len
         rising = sorted(lengths)
-        if rising[0] <= window <= rising[-1]:
-            return [Rule("x", window, f"training window {window:,}")]
-        return []
-
-    def announce(self, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
-        """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
-        announce_cost(self.subject, self.kind, self.unit, tests, passes)
+        inside = rising[0] <= window <= rising[-1]
+        return [Rule("x", window, f"training window {window:,}")] if inside else []
 
     def name_cell(self, cell: Cell) -> str:
         return f"{cell.name}, {short_hash(self.stores[-1].name(cell.row))}"
@@ -248,8 +234,7 @@ class Measure:
         """
         rows = list(self.rows())
         self.write(rows)
-        picture = None
-        if self.request.plots:
-            picture = self.stores[0].path.with_suffix(".png")
+        picture = self.stores[0].path.with_suffix(".png") if self.request.plots else None
+        if picture is not None:
             save_chart(self.chart(rows), picture)
         return Result(f"{self.title()}\n\n{self.text(rows)}", rows, [store.path for store in self.stores], picture)

@@ -1,11 +1,6 @@
-"""A model under test: how it is run, how results name it, and the cost of its tests, which is printed before they run.
+"""A model under test: how it is run, and how results name it."""
 
-The cost of n tokens is that of one forward pass over them, in proportion to its operations. A pass over at most TIMED
-tokens is timed. Tests that any machine runs within a minute are not timed.
-"""
-
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,14 +13,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.core.command import show
 from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
-from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
@@ -35,9 +28,6 @@ from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, resolve_path
 from lab.train.environment import describe_source
 
-TIMED = 512  # tokens of a pass that is timed
-SLOWEST = 1e9  # operations a second of any machine
-SHORT_S = 60.0
 LENGTHS = ("lengths", "length", "max_length", "window", "prompts")  # options that a model must have positions for
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
@@ -57,22 +47,17 @@ class Subject:
     device: torch.device
 
     @property
-    def checkpoint(self) -> str | None:
-        """Name the checkpoint; None for a model that is none of a run."""
-        return None if self.saved is None else self.saved.folder.name
-
-    @property
     def counts(self) -> SavedCounts | None:
         """Read the position frequency at the checkpoint; None if it was not counted."""
-        if self.saved is None or not (self.saved.folder / COUNTS).exists():
-            return None
-        return SavedCounts.read(self.saved.folder / COUNTS)
+        path = self.saved and self.saved.folder / COUNTS
+        return SavedCounts.read(path) if path and path.exists() else None
 
     @property
     def row(self) -> Row:
         """The fields about the model, the code and the hardware, which every row has."""
-        origin = source(self.model, self.device)
-        return {**origin, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
+        checkpoint = None if self.saved is None else self.saved.folder.name
+        about = {"checkpoint": checkpoint, "weights": self.weights, "precision": self.precision}
+        return {**source(self.model, self.device), **about}
 
     @property
     def most_tokens(self) -> int | None:
@@ -107,8 +92,8 @@ class Subject:
 
 def open_subject(request: Request) -> Subject:
     """Open the model of a command line."""
-    device = device_for(request.options.device)
     options = request.options
+    device = device_for(options.device)
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
     subject = build_subject(model, request.model, device)
     lengths = {}
@@ -137,44 +122,6 @@ def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
         raise ConfigError(*errors)
 
 
-def announce_cost(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]], passes: int = 1) -> None:
-    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each pass."""
-    cfg = subject.model.decoder.cfg
-    window = subject.model.train_len
-    n_tests, n_tokens, longest, operations = 0, 0, 0, 0.0
-    for n, tokens in tests:
-        n_tests += n
-        n_tokens += passes * n * tokens
-        longest = max(longest, tokens)
-        operations += passes * n * count_operations(cfg, tokens)
-    text = f"{kind}: {n_tests:,} {unit}s, {n_tokens:,} tokens"
-    seconds = 0.0
-    # Timing a pass takes seconds itself, which short tests are spared.
-    if operations >= SHORT_S * SLOWEST:
-        timed = min(TIMED, longest)
-        seconds = measure_seconds(subject, timed) * operations / count_operations(cfg, timed)
-        text += f": about {seconds / 60:,.0f} min at most"
-    if longest > window:
-        text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
-    if seconds > SHORT_S:
-        show(text, error=True)
-
-
-def count_operations(cfg: DecoderConfig, tokens: int) -> float:
-    """Count the operations of a forward pass, a third of those of a step."""
-    return tokens * cfg.flops_per_token(tokens / 2) / 3
-
-
-def measure_seconds(subject: Subject, tokens: int) -> float:
-    """Measure the seconds of a pass over a text of a number of tokens."""
-    # The first of two passes compiles kernels and allocates memory; `item` waits until a GPU has finished.
-    text = torch.zeros(1, tokens, dtype=torch.int64)
-    for _ in range(2):
-        start = time.perf_counter()
-        subject.losses(text, text)[0, -1].item()
-    return time.perf_counter() - start
-
-
 def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
     """Collect what tests need from a model opened at `place` on `device`.
 
@@ -182,8 +129,8 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
     """
     tokenizer = require_tokenizer(model.tokenizer)
     stop_id = token_ids(model)["eos_token_id"]
-    if isinstance(stop_id, list):  # config.json has one, a list of several, or none
-        stop_id = next(iter(stop_id), None)
+    if isinstance(stop_id, list):  # as config.json may have
+        stop_id = stop_id[0] if stop_id else None
     # A run is tested in the precision of its training; other models on a GPU in bfloat16, as published.
     in_bf16 = device.type == "cuda"
     if model.experiment is not None:

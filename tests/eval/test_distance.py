@@ -5,13 +5,11 @@ import json
 import shlex
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from eval.distance import FoundByDistance, main
+from eval.distance import main
 from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.positions import distance as method
@@ -134,14 +132,3 @@ def test_f_is_that_of_the_position_which_the_method_gives():
     assert string == [100, 90, 80, 70, 90, 80, 70, 60, 50]
     leaky = map_counts_to_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
     assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70
-
-
-@pytest.mark.parametrize(("length", "lines"), [(288, 1), (159, 0), (None, 0)])
-def test_an_effective_length_beyond_reach_is_explained(length, lines, monkeypatch):
-    """One line where training's effective length is longer than every reach; none where it is not, or not known."""
-    tests, probes = SimpleNamespace(required=2, needles=4), [{"consumed_tokens": 5, "effective_length": length}]
-    model = SimpleNamespace(folder=Path("x"), experiment=SimpleNamespace(tests=tests), consumed_tokens=5)
-    measure = SimpleNamespace(subject=SimpleNamespace(model=model))
-    monkeypatch.setattr("eval.distance.RunFolder", lambda path: SimpleNamespace(probes=lambda: probes))
-    found = FoundByDistance.explain_length(measure, [{"metric": "reach", "reach": 159.2}])
-    assert len([line for line in found if "288" in line and "2 of 4" in line]) == lines
