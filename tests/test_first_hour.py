@@ -14,7 +14,7 @@ from tests.forked import ROOT
 LIMIT_S = 300
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 TOKENS = {"200_000": "20_480", "100_000": "10_240", "25_000": "5_120"}
-SIZES = {"d_model: 128": "d_model: 32", "d_ff: 344": "d_ff: 64", "tests: 20": "tests: 2"}
+SIZES = {"d_model: 128": "d_model: 32", "d_ff: 344": "d_ff: 64", " tests: 20": " tests: 2"}
 
 
 def run(place, *words):

@@ -150,7 +150,10 @@ def run_table(table: PaperTable, folder: Path) -> tuple[list[Measured], list[str
         out = one.values["out"]
         plans.append(chain(f"{one.row}: ", one.commands, has_run, out.with_name(f"{out.name}.log")))
     failures = run_plan(list(itertools.chain(*plans)))
-    return [one for one, nodes in zip(rows, plans, strict=True) if nodes[-1].state == "finished"], failures
+    # A row that only reads a sweep has no command.
+    return [
+        row for row, nodes in zip(rows, plans, strict=True) if {node.state for node in nodes} <= {"finished"}
+    ], failures
 
 
 def format_command(arguments: Sequence[str]) -> str:

@@ -23,4 +23,4 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["findings", "string_2k"])
 def test_a_picture_is_drawn(name):
     pictures.plot_picture(name)
-    assert Image.open(f"docs/{name}.png").width >= 900
+    assert Image.open(f"docs/{name}.png").width >= 700
