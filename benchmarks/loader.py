@@ -27,7 +27,6 @@ from lab.data.batch import to_batch
 from lab.data.config import DataConfig, Mode, Text
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
-from lab.data.segments import index_documents
 from lab.data.tokenizing import TokenShardWriter
 from lab.evidence.methods import Repeat
 from lab.masks import Causal
@@ -75,7 +74,6 @@ def simulate(folder: Path, documents: int, shards: int) -> None:
     manifest["splits"]["train"] = {"documents": documents, "tokens": int(ends[-1])}
     manifest["sources"] = ["simulated"]
     (first / "manifest.json").write_text(json.dumps(manifest))
-    index_documents(folder, WINDOW)
     for number in range(1, shards):
         name = f"task-{number:05d}"
         (folder / name).mkdir()
@@ -110,7 +108,6 @@ def opening(config: DataConfig, sample: int) -> record.Figures:
     return {
         "tokens": data.store.n_tokens,
         "manifest_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/manifest.json")) / 1e6,
-        "index_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/.segments-*.bin")) / 1e6,
         "open_s": opened - start,
         "first_pack_s": time.perf_counter() - opened,
     }

@@ -38,28 +38,12 @@ Arrangement of a training window: its documents as causal runs with rotary ids, 
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
     another     a run for each group of documents, ids from 0 in each, or running
 
-With a `block`, every block of that number of tokens of the window is a run of its own. With chunks, documents are cut
-at random points and the chunks shuffled, while those of a document keep their order. A document that sees only itself
-is then reassembled, with the ids of its tokens in the shuffled window: attention depends on ids and visibility, not on
-the order of a row. No target crosses a document.
+With chunks, documents are cut at random points and the chunks shuffled, while those of a document keep their order. A
+document that sees only itself is then reassembled, with the ids of its tokens in the shuffled window: attention depends
+on ids and visibility, not on the order of a row. No target crosses a document.
 
 Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,
 repeating tokens, and scores targets across documents; here every token occurs once.
-
-By a window schedule tokens see only their block of the window, and blocks grow in training to the full window.
-
-    w(c) = min(L, w_s + floor((L - w_s) c / C))
-
-with the window L, the first block w_s, the tokens c of all earlier batches, and the tokens C at which a block is the
-full window.
-
-    index in the window    0 1 2 3 4 5 6        blocks of w = 3    0 1 2 | 3 4 5 | 6
-    documents              a a a a b b b        under the document mask    a a a | a | b | b b, cut at 3, 4 and 6
-
-Every block is a run of its own, whose ids count from 0. Targets stay: the last token of a block predicts the next one.
-
-Source: arXiv:2503.15450, section 4.1, which counts in steps t: min(w_e, w_s + floor(alpha t)) with w_s = 32. Its
-alpha = 1/8 at L = 8192 and steps of 1M tokens is C = 65B here, of 100B tokens.
 """
 
 from __future__ import annotations
@@ -73,7 +57,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from annotated_types import Ge
 
-from lab.core.schema import Length, Method, OneOf, Positive, Section
+from lab.core.schema import Method, OneOf
 from lab.core.types import IGNORE, IntArray
 
 if TYPE_CHECKING:
@@ -94,16 +78,11 @@ class WindowMask(Method):
     order within each document. Default: documents stay whole."""
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject windows of one document, ids with gaps, and contexts that are known before any mask but document."""
+        """Reject windows of one document, and ids with gaps."""
         if self.method == "causal":
             return
-        # The document mask alone leaves contexts as the data has them.
-        is_known = self.method == "document" and self.chunks is None
-        other = None if run.skip is None else "skip.method"
-        if run.data.schedule is not None and not is_known:
-            other = "data.schedule.start"
-        if other is not None:
-            yield run.format_error("mask.method", f"does not go with {other}; leave one of them out")
+        if run.skip is not None:
+            yield run.format_error("mask.method", "does not go with skip.method; leave one of them out")
         if run.data.mode != "concatenated":
             yield run.format_error("mask.method", "needs windows of several documents; set data.mode: concatenated")
 
@@ -209,7 +188,6 @@ class Arrangement:
         targets: IntArray,
         documents: IntArray,
         generator: np.random.Generator,
-        block: int | None = None,
     ) -> list[TokenRun]:
         """Arrange a window.
 
@@ -229,21 +207,19 @@ class Arrangement:
             order = interleave_chunks(documents, mask.chunks, generator)
             # the row keeps its order, and a token takes the id of its index in the shuffled window
             ids[order] = ids.copy()
-        if mask.method == "causal" and block is None:
+        if mask.method == "causal":
             return [TokenRun(tokens, targets, ids)]  # the usual window, at 2x the speed of what follows
         groups = np.asarray(mask.group(documents))
         order = np.argsort(groups, kind="stable")
         tokens, targets, groups = tokens[order], targets[order], groups[order]
         if mask.running:
             ids = ids[order]
-        blocks = ids // (block or len(ids))
-        # a run begins where the group or the block changes
-        begins = np.flatnonzero((np.diff(groups, prepend=-1) != 0) | (np.diff(blocks, prepend=-1) != 0)).tolist()
+        begins = np.flatnonzero(np.diff(groups, prepend=-1)).tolist()
         for begin, end in pairwise([*begins, len(ids)]):
             run_ids = ids[begin:end]
             if mask.is_anchored:
                 run_ids = run_ids + 1  # the anchor has id 0
-            elif block is not None or not mask.running:
+            elif not mask.running:
                 run_ids = run_ids - run_ids[0]
             runs.append(TokenRun(tokens[begin:end], targets[begin:end], run_ids, mask.is_anchored))
         return runs
@@ -267,23 +243,3 @@ def interleave_chunks(documents: IntArray, chunks: int, generator: np.random.Gen
     owners = np.repeat(np.arange(len(pieces)), n_pieces)
     generator.shuffle(owners)
     return np.concatenate([next(pieces[owner]) for owner in owners])
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowSchedule(Section):
-    """How the blocks of the window grow."""
-
-    start: Length = 32
-    """Tokens of the first blocks."""
-    tokens: Positive
-    """Consumed tokens from which on a block is the full window."""
-
-    def block(self, window: int, consumed: int) -> int:
-        """Compute the tokens of a block.
-
-        Example:
-            >>> schedule = WindowSchedule(start=32, tokens=1000)
-            >>> [schedule.block(192, consumed) for consumed in (0, 6, 7, 500, 999, 1000, 5000)]
-            [32, 32, 33, 112, 191, 192, 192]
-        """
-        return min(window, self.start + (window - self.start) * consumed // self.tokens)

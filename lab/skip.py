@@ -106,9 +106,7 @@ class Skip(Method):
         return [self.format_error("target_len", f"{rule}; raise it or shorten the sample")]
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject ids that cannot skip, contexts that are known before, and sentences of single documents."""
-        if run.data.schedule is not None:
-            yield run.format_error("skip.method", "does not go with data.schedule.start; leave one of them out")
+        """Reject ids that cannot skip, and sentences of single documents."""
         if self.target_len <= run.data.window:
             rule = f"must be > data.window={run.data.window}, or there is nothing to skip; raise it"
             yield run.format_error("skip.target_len", rule)

@@ -26,7 +26,6 @@ from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, sho
 from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.core.files import errors_in, read_entries, read_object, sha256
 from lab.data.config import hash_json
-from lab.data.segments import read_index
 from lab.data.shards import PREPARED, read_manifests, read_prepared, read_shard_manifest
 from lab.runs import checkpoints
 from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, list_errors
@@ -48,13 +47,13 @@ def list_checks(path: Path) -> Iterator[Check]:
         yield partial(check_checkpoint, path)
     elif path.name.startswith("task-"):
         yield partial(read_shard_manifest, path)
-        yield from checks_of_shard(path)
+        yield partial(check_hashes, path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
         yield partial(check_identity, path)
         yield partial(read_manifests, path)
         for shard in shards:
-            yield from checks_of_shard(shard)
+            yield partial(check_hashes, shard)
     elif any((path / name).exists() for name in (*OF_A_RUN, "checkpoints")):
         yield from checks_of_run(RunFolder(path))
     else:
@@ -71,13 +70,6 @@ def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -
             errors.append(f"{path}: is not listed in {name}; move it elsewhere")
     if errors:
         raise CheckpointError("\n".join(sorted(errors)))
-
-
-def checks_of_shard(shard: Path) -> Iterator[Check]:
-    """List the checks of a shard, and of the indices in its folder."""
-    yield partial(check_hashes, shard)
-    for index in sorted(shard.glob(".segments-*.bin")):
-        yield partial(read_index, index)
 
 
 def check_checkpoint(path: Path) -> None:

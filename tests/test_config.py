@@ -57,9 +57,6 @@ WRONG |= {  # position methods, layers, masks and blocks that grow
     "--mask.chunks=3": "mask.chunks=3: does not go with method: causal",
     f"{JOINED} --mask.method=anchor {POSE}": "mask.method=anchor: does not go with skip.method",
     f"{JOINED} --mask.method=anchor {STRING}": f"position.distance.method=string: {{}}{FROM_0}",
-    f"{JOINED} --data.schedule.start=7 --data.schedule.tokens=99 {CHUNKS}": "mask.method=document: does not go with ",
-    f"{JOINED} --data.schedule.start=96 --data.schedule.tokens=99": "data.schedule.start=96: must be < data.window=96",
-    f"{JOINED} --data.schedule.start=9 --data.schedule.tokens=100_000_000": "data.schedule.tokens=100000000: must be ",
     STRING.replace("32", "96"): "position.distance.shift=96: changes nothing in 96 tokens",
     "--position.distance.method=dca --position.distance.chunk=20 --position.distance.train_len=200 "
     "--position.distance.window=4": "position.distance.train_len=200: must be <= data.window=96",

@@ -15,7 +15,6 @@ from tests.replay import assert_same_weights, pairs_of, replayed
 
 JOINED = ("--data.mode=concatenated",)
 DOCUMENT = (*JOINED, "--mask.method=document", "--mask.ids=running")
-GROWING = ("--data.schedule.start=7", "--data.schedule.tokens=4096")
 POSE = ("--skip.method=pose", "--skip.target_len=240")
 LONGRECIPE = ("--skip.method=longrecipe", "--skip.target_len=240")
 LAYERS = ("--model.layers.pattern=[window,part]", "--model.layers.window=20", "--model.layers.fraction=0.5")
@@ -27,8 +26,6 @@ RUNS = {
     "anchor_chunks": (*JOINED, "--mask.method=anchor", "--mask.chunks=3"),
     "document": (*JOINED, "--mask.method=document"),
     "pose": POSE,
-    "blocks": (*JOINED, *GROWING),
-    "document_blocks": (*DOCUMENT, *GROWING),
     "longrecipe": LONGRECIPE,
     "layers": LAYERS,
     "far": (*FAR, "--evidence.tokens=2"),
@@ -38,7 +35,7 @@ RUNS = {
     "selection": (*JOINED, *LONGRECIPE),
     "random_selection": (*JOINED, *LONGRECIPE, "--skip.selection=random"),
 }
-RESUMED = ("anchor_chunks", "blocks", "layers", "near", "selection")
+RESUMED = ("anchor_chunks", "layers", "near", "selection")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
 LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
@@ -163,19 +160,6 @@ def test_utilisation_is_recorded_by_causal_and_by_all_pairs(place, monkeypatch):
         for name, pairs in (("mfu", 96 / 2), ("mfu_full", 96)):  # of windows of 96
             flops = weights + 12 * cfg.n_layers * cfg.d_model * pairs
             assert line[name] == pytest.approx(flops * line["tokens_per_s"] / 1e12, rel=1e-3)
-
-
-def test_blocks_grow_with_the_consumed_tokens(trained):
-    run = trained("blocks")
-    _, steps = replayed(run)
-    # w = 7 + 89 c / 4096 at c = 0, 1024, 2048, 3072: 7, 29.25, 51.5, 73.75
-    grown = [7, 29, 51, 73, 96, 96]
-    assert [line["window"] for line in records(run)] == grown
-    for packs, block in zip(steps, grown, strict=True):
-        cut = [min(block, 96 - begin) for begin in range(0, 96, block)]  # of every window
-        for pack in packs:
-            assert pack.lengths == cut * (len(pack.lengths) // len(cut))
-            assert pack.position_ids is None
 
 
 def test_relative_positions_are_counted_and_the_method_recorded(place):

@@ -203,4 +203,5 @@ def find_changes(before: Settings, now: Settings) -> Iterator[tuple[str, Any, An
 
 def digest_of_run(settings: Settings, data: str) -> str:
     """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
-    return hash_json([fixed_settings(settings), data])
+    # runs of earlier versions have this setting in their digest
+    return hash_json([fixed_settings(settings) | {"data.schedule": None}, data])

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
@@ -17,7 +17,6 @@ from lab.core.schema import OneOf, PathText, Positive, Section, Share
 from lab.data.chat import USER_ASSISTANT
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
-from lab.masks import WindowSchedule
 
 Mode = Literal["natural", "concatenated", "uniform"]
 REPOSITORY = "cerebras/SlimPajama-627B"
@@ -199,20 +198,6 @@ class DataConfig(Section):
     """Response to a change of the corpus's files, its commit on the hub or the tokenizer after preparation."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
-    schedule: WindowSchedule | None = None
-    """Blocks of the window that grow in training; tokens see only their block. Default: full windows."""
-
-    def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject blocks that do not grow to the full window in training."""
-        if self.schedule is None:
-            return
-        if self.schedule.start >= self.window:
-            yield run.format_error("data.schedule.start", f"must be < data.window={self.window}; lower it")
-        if self.schedule.tokens > run.train.tokens:
-            yield run.format_error(
-                "data.schedule.tokens",
-                f"must be <= train.tokens={run.train.tokens}, or no block is a full window; lower it",
-            )
 
     @property
     def dataset(self) -> Dataset | None:

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig, hash_json
 from lab.data.packing import PackSettings, PackStream, count_samples
 from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
-from lab.data.segments import SegmentIndex, index_documents, index_segments
+from lab.data.segments import SegmentIndex, index_segments
 from lab.data.selecting import Selection, read_token_types, sentence_ends
-from lab.data.shards import TokenStore, task_name
+from lab.data.shards import TokenStore, read_manifests, task_name
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
 
@@ -58,7 +58,7 @@ class PackedData:
         self.states: dict[int, np.ndarray] = {}
 
     def prepare_data(self, check: Check | None = None) -> None:
-        """Prepare a generated corpus or a small text, check the shards, and build what streams read next to them.
+        """Prepare a generated corpus or a small text, and check the shards.
 
         `check` may reject the tokenizer before any document is tokenized. One process of each node calls this before
         the others open the corpus.
@@ -68,7 +68,7 @@ class PackedData:
         if self.is_prepared:
             return
         prepare_missing(self.config, check)
-        index_documents(shard_folder(self.config), self.segment_window())
+        read_manifests(shard_folder(self.config))
         self.is_prepared = True
 
     def segment_window(self) -> int:
@@ -141,9 +141,6 @@ class PackedData:
             evidence=experiment.evidence,
             weights=experiment.weights,
         )
-        if config.schedule is not None:
-            after = partial(config.schedule.block, config.window)
-            self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
         if skip is None:
             return
         if not skip.selects:

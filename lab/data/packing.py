@@ -9,7 +9,7 @@ No segment is cut or dropped. A stream's state is the number of its packs, the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -72,7 +72,6 @@ class PackSettings:
     evidence: Evidence | None = None
     bytes: TokenStore | None = None  # of each token, read for the targets
     weights: ByEvidence | None = None
-    block: Callable[[int], int] | None = None  # packs of the stream so far -> tokens of a block of the window
 
 
 class PackStream:
@@ -143,8 +142,7 @@ class PackStream:
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
-        block = None if settings.block is None else settings.block(self.n_packs)
-        runs = settings.arrangement.runs(tokens, targets, documents, generator, block)
+        runs = settings.arrangement.runs(tokens, targets, documents, generator)
         if settings.skip is None:
             return runs
         skipped = []

@@ -15,7 +15,6 @@ from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
-from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.sources import (
     BUILDER,
@@ -158,7 +157,7 @@ def prepare(
     """
     folder = shard_folder(config)
     if not config.is_generated and is_prepared(config):  # the base of upsampled shards may have been deleted
-        index_documents(folder, config.window)  # compares names and sizes of the shards, too
+        shards.read_manifests(folder)  # compares names and sizes of the shards, too
         check_sources(config, folder)
         return summarise(folder)
     if config.base is not None and not is_prepared(config.base):
@@ -193,7 +192,6 @@ def prepare(
     # calls that end together write the same record one after the other
     with locks.locked(folder / locks.LOCK_NAME, wait=True):
         close_folder(config, folder)
-    index_documents(folder, config.window)
     return prepared
 
 

@@ -35,6 +35,7 @@ REMOVED = {  # by the last commit that has them: settings of earlier runs on whi
     "model.softmax.method=temperature model.softmax.method=sink weights.by=context weights.control=loss "
     "evidence.method=gain data.corpus.name=mqar",
     "806a6455": "weights.control=kind evidence.method=asked evidence.method=suffix",
+    "22fd915b": "data.schedule.start",
 }
 
 
@@ -191,14 +192,16 @@ def read_run_config(path: Path) -> Settings:
     Raises: ConfigError for a run that depends on a setting that was removed.
     """
     values = read_yaml(path)
-    model = part(values, "model")
     # Runs of earlier versions state settings that no longer exist, mostly at values that changed nothing.
-    for name, without_effect in {"norm": "pre", "gate": False, "softmax": None}.items():
-        if name in model and model[name] == without_effect:
-            del model[name]
+    without_effect = {"model": {"norm": "pre", "gate": False, "softmax": None}, "data": {"schedule": None}}
+    for section, settings in without_effect.items():
+        stated = part(values, section)
+        for name, value in settings.items():
+            if (name, value) in stated.items():
+                del stated[name]
     for name, value in flatten(values).items():
         for commit, removed in REMOVED.items():
-            if f"{name}={value}" in removed.split():
+            if not {name, f"{name}={value}"}.isdisjoint(removed.split()):
                 raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {commit}")
     return values
 

@@ -169,8 +169,6 @@ class Recording:
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
         }
-        if self.data.settings.block is not None:
-            record["window"] = self.data.settings.block(state.step - 1)
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
         self.timed_tokens = state.consumed

@@ -290,7 +290,7 @@ def room_warning(experiment: Experiment) -> str | None:
     """Return one line of warning if full windows leave a part of each pack empty."""
     data, pack = experiment.data, experiment.train.micro_batch_tokens
     used = pack - pack % data.window
-    if data.mode != "concatenated" or data.schedule or used == pack:
+    if data.mode != "concatenated" or used == pack:
         return None
     return (
         f"train.micro_batch_tokens={pack}: holds {used} tokens in windows of {data.window}, so that the run trains on "

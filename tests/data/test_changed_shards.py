@@ -9,8 +9,6 @@ import pytest
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import prepare, shard_folder
-from lab.data.segments import index_segments
-from lab.data.shards import TokenStore
 from tests.data.stores import module_of, refused, text_config, write_corpus
 
 SHARD = "task-00001"
@@ -86,27 +84,6 @@ def test_changed_shards_are_refused_before_the_first_step(here, name):
     change(folder, other)
     with refused(f"{folder}{rule}" if rule.startswith(":") else f"{folder}/{rule}"):
         module_of(config, micro_batch_tokens=64).prepare_data()
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "other_shard", "read_only"])
-def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
-    _, folder, _ = here
-    index = index_segments(TokenStore.open(folder, "train"), "natural", 5)
-    expected = [*map(index.locate, range(index.n))]
-    (path,) = (folder / SHARD).glob(".segments-train-5-*.bin")
-    whole = path.read_bytes()
-    if damage == "other_shard":
-        (other,) = (folder / "task-00002").glob(".segments-train-5-*.bin")
-        shutil.copy(other, path)
-    elif damage == "read_only":
-        path.unlink()
-        monkeypatch.setattr("lab.data.segments.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
-    else:
-        flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
-        path.write_bytes({"empty": b"", "cut": whole[:-3], "flipped": flipped}[damage])
-    again = index_segments(TokenStore.open(folder, "train"), "natural", 5)
-    assert [*map(again.locate, range(again.n))] == expected
-    assert damage == "read_only" or path.read_bytes() == whole
 
 
 def test_another_wording_makes_other_shards(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Opening a corpus and its first packs: what is read does not grow with the corpus or with the steps done."""
+"""Opening a corpus and its first packs: what is located does not grow with the corpus or with the steps done."""
 
 import resource
 from contextlib import nullcontext
@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.data.preparation import prepare, shard_folder
-from lab.data.segments import index_documents, index_segments
+from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from lab.data.tokenizing import TokenShardWriter
-from tests.data.stores import make_store, stream_over, text_config, write_corpus
+from tests.data.stores import make_store, stream_over
 
 DOCUMENTS = 200_000  # of each shard
 WINDOW = 8
@@ -23,7 +22,7 @@ LENGTHS = np.random.default_rng(4).integers(1, 20, (2, DOCUMENTS))
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Two shards with their indices."""
+    """Two shards."""
     folder = tmp_path_factory.mktemp("large")
     for number, ends in enumerate(LENGTHS.cumsum(1)):
         writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
@@ -31,7 +30,6 @@ def corpus(tmp_path_factory):
         writer.sources["made"] = 0
         writer.ends["train"], writer.owners["train"] = [0, *ends.tolist()], [0] * DOCUMENTS
         writer.close(folder / f"task-{number:05d}")
-    index_documents(folder, WINDOW)
     return folder
 
 
@@ -63,18 +61,6 @@ def test_segments_are_located_as_by_the_whole_list(corpus, window):
             found, left = index.locate(int(firsts[document]) + piece), int(flat[document]) - piece * window
             assert (found.start, found.length) == (starts[document] + piece * window, min(window, left))
             assert found.continues == (left > window)
-
-
-def test_preparation_saves_the_indices_that_runs_read(tmp_path, monkeypatch):
-    write_corpus(tmp_path / "corpus")
-    config = text_config(tmp_path)
-    prepare(config, progress=False)
-    monkeypatch.setattr("lab.data.segments.write_atomic", lambda path, _: pytest.fail(f"{path} is built by a run"))
-    for split in ("train", "held_out"):
-        store = TokenStore.open(shard_folder(config), split)
-        for mode, window in (("natural", 16), ("concatenated", 16), ("uniform", 5)):
-            assert index_segments(store, mode, window).n > 0
-            assert store.document_numbers(0, 5)[0] == 0
 
 
 @pytest.mark.parametrize("limit", [100, 101, 128])

@@ -24,9 +24,13 @@ REMOVED = {
     "evidence.method=asked": {"evidence": {"method": "asked"}},
     "evidence.method=suffix": {"evidence": {"method": "suffix", "least": 1}},
     "evidence.method=gain": {"evidence": {"method": "gain"}},
+    "data.schedule.start=32.0": {"data": {"schedule": {"start": 32.0, "tokens": 900}}},
     "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
-AT_806A6455 = ("weights.control=kind", "evidence.method=asked", "evidence.method=suffix")  # others: 0385f271
+COMMITS = {  # others: 0385f271
+    **dict.fromkeys(("weights.control=kind", "evidence.method=asked", "evidence.method=suffix"), "806a6455"),
+    "data.schedule.start=32.0": "22fd915b",
+}
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
 
@@ -50,7 +54,7 @@ def test_records_open_and_the_model_names_the_commit(tmp_path, setting):
     name, _, value = setting.partition("=")
     frame = lab.frame(tmp_path / "*")
     assert frame.set_index("run")[name].map(str)["removed"] == value
-    commit = "806a6455" if setting in AT_806A6455 else "0385f271"
+    commit = COMMITS.get(setting, "0385f271")
     with refused(f"{removed / 'config.yaml'}: {setting}: {{}}; {{}}commit {commit}", error=ConfigError):
         load_experiment(removed / "config.yaml")
 
