@@ -195,7 +195,7 @@ class DataConfig(Section):
     folder: PathText = "shards"
     """Folder of the token shards of all corpora."""
     changed_sources: Literal["reject", "accept"] = "reject"
-    """Response to a change of the corpus's files, its commit on the hub or the tokenizer after preparation."""
+    """Response to a change of the corpus's files or the tokenizer after preparation."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
 

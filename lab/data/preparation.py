@@ -23,7 +23,6 @@ from lab.data.sources import (
     check_inputs,
     check_sources,
     read_hub_listing,
-    record_times,
 )
 from lab.data.text_files import describe_skipped
 from lab.data.tokenizer import (
@@ -205,8 +204,7 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, int]:
         # before the list of inputs, whose presence means that the listing is complete
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
-        check_inputs(folder, listing.files)
-        record_times(listing, folder)
+        check_inputs(folder, listing.files, listing.root)
         tokenizer = obtain_tokenizer(config, folder, reader)
         check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)

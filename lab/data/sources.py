@@ -1,4 +1,4 @@
-"""Comparison of shards with the files that they were made of or, for a data set of the hub, with its newest commit.
+"""Comparison of shards with the files that they were made of.
 
 Each shard's manifest has the size and SHA-256 of the files that its task has read. Their times of modification are in
 a hidden file of the folder; they are from before any task began, or from the last comparison. A file is hashed again
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.core.command import show
 from lab.core.errors import DataError, DiskError, first_line
-from lab.core.files import FileEntry, read_object, sha256, write_json
+from lab.core.files import FileEntry, file_error, read_object, sha256, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.shards import read_shard_manifest, shards_in
@@ -26,12 +26,6 @@ PREPARE_AGAIN = "delete the folder and prepare again"
 
 def read_times(root: Path, names: Iterable[str]) -> dict[str, int]:
     return {name: (root / name).stat().st_mtime_ns for name in names}
-
-
-def record_times(listing: Listing, folder: Path) -> None:
-    """Write the times of the sources before any of them is read."""
-    if listing.root is not None and not (folder / TIMES).exists():
-        write_json(folder / TIMES, read_times(listing.root, listing.files))
 
 
 def hash_sources(root: Path, before: Mapping[str, int]) -> dict[str, FileEntry]:
@@ -49,13 +43,15 @@ def hash_sources(root: Path, before: Mapping[str, int]) -> dict[str, FileEntry]:
     return entries
 
 
-def check_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
-    """Record the inputs of all tasks at the first call, and reject other ones at a later call.
+def check_inputs(folder: Path, inputs: dict[str, int] | dict[str, str], root: Path | None = None) -> None:
+    """Record the inputs of all tasks, and their times below `root`, at the first call; reject others at a later call.
 
     Raises: DataError naming one that was added, removed or changed.
     """
     path = folder / INPUTS
     if not path.exists():
+        if root is not None:
+            write_json(folder / TIMES, read_times(root, inputs))
         write_json(path, inputs)
     before = read_object(path, DataError, PREPARE_AGAIN)
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
@@ -84,25 +80,19 @@ def check_sources(config: DataConfig, folder: Path) -> None:
     if config.is_generated or config.corpus.plugin:
         return
     path = getattr(config.corpus, "path", None)
-    setting = f"data.corpus.path={path}"
-    differences = compare_tokenizer(config, folder)
-    if path is None:
-        repository = str(getattr(config.corpus, "repository", None))
-        setting = f"data.corpus.repository={repository}"
-        differences += compare_commit(repository, folder)
-    elif find_root(path).exists():
-        differences += find_changed_files(config, folder)
-    else:
+    changes = compare_tokenizer(config, folder)
+    if path is not None and find_root(path).exists():
+        changes += find_changed_files(config, folder)
+    elif path is not None:
         show(f"data: {find_root(path)} is not here, so that the shards are not compared with their sources")
-    if not differences:
+    if not changes:
         return
-    changes = f"{setting}: {', '.join(differences[:3])} ({len(differences):,} in all) since {folder} was prepared"
+    rule = f"data.corpus.path={path}: {', '.join(changes[:3])} ({len(changes):,} in all) since {folder} was prepared"
     if config.changed_sources == "reject":
         raise DataError(
-            f"{changes}; delete that folder and prepare again, or set data.changed_sources=accept to train on its "
-            "shards"
+            f"{rule}; delete that folder and prepare again, or set data.changed_sources=accept to train on its shards"
         )
-    show(f"{changes}; accepted by data.changed_sources")
+    show(f"{rule}; accepted by data.changed_sources")
 
 
 def find_changed_files(config: DataConfig, folder: Path) -> list[str]:
@@ -114,41 +104,21 @@ def find_changed_files(config: DataConfig, folder: Path) -> list[str]:
         listing = open_corpus(config).listing
     except DataError as error:  # no file is left, or one cannot be read
         return [first_line(error).replace("; ", ", ")]
-    root, sizes = listing.root, listing.files
+    root = listing.root
     if root is None or not recorded:  # shards of older versions lack hashes
         return []
     known: dict[str, int] = {}
     with suppress(DataError):  # without recorded times all files are hashed once
         known = read_object(folder / TIMES, DataError, "")
-    times = read_times(root, sizes)
+    times = read_times(root, listing.files)
     changes = []
-    for name in sorted(sizes.keys() | recorded.keys()):
-        change = ""
-        if name not in recorded:
-            change = "was added"
-        elif name not in sizes:
-            change = "was removed"
-        elif sizes[name] != recorded[name]["bytes"]:
-            change = "has another size"
-        elif known.get(name) != times[name] and sha256(root / name) != recorded[name]["sha256"]:
-            change = "was rewritten"
-        if change:  # a corpus that is one file has the name "." in its listing
-            changes.append(f"{root.name if name == '.' else name} {change}")
+    for name in sorted(times.keys() | recorded.keys()):
+        error: str | None = "was added"
+        if name in recorded:
+            error = file_error(root / name, recorded[name], hashes=known.get(name) != times.get(name))
+        if error:  # a corpus that is one file has the name "." in its listing
+            changes.append(f"{root.name if name == '.' else name} {error}")
     if not changes and times != known:
         with suppress(OSError, DiskError):  # a run may read a folder that it cannot write to
             write_json(folder / TIMES, times)
     return changes
-
-
-def compare_commit(repository: str, folder: Path) -> list[str]:
-    """Compare the commit that shards were made of with the newest commit of the data set."""
-    # a name of the hub is COMMIT/PATH, and all files of a preparation are of one commit
-    before = next(iter(read_object(folder / INPUTS, DataError, PREPARE_AGAIN)), "").partition("/")[0]
-    try:
-        from huggingface_hub import HfApi
-
-        now = str(HfApi().dataset_info(repository, timeout=10.0).sha)
-    except Exception as error:  # the library raises many types for a network that is absent
-        show(f"data: {repository} cannot be compared with the hub ({first_line(error)}); training goes on")
-        return []
-    return [] if before == now else [f"its commit was {before[:8]} and is {now[:8]},"]

@@ -1,8 +1,8 @@
 """Data sets of the hub, and local folders of tables, listed and streamed by the `datasets` library.
 
 A data set is listed once, at one commit. Each task then streams files of its own, whose names and sizes are known, so
-that no task asks the hub for a listing. The library and its client wait if the hub answers 429 (too many requests),
-and continue after a lost connection.
+that no task asks the hub for a listing. The library and its client wait if the hub answers 429 (too many requests) to a
+task, and continue after a lost connection.
 """
 
 import io
@@ -10,7 +10,6 @@ import json
 import re
 import tempfile
 import textwrap
-import time
 import warnings
 from codecs import BOM_UTF8
 from collections import Counter
@@ -19,7 +18,6 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-from lab.core.command import show
 from lab.core.errors import DataError, LabError, MissingPackage
 from lab.core.files import read_object
 from lab.core.types import Row
@@ -77,10 +75,6 @@ def list_dataset(corpus: Dataset) -> Listing:
     options = {name: value for name, value in vars(builder.config).items() if name not in no_options}
     if options.get("encoding") == "utf-8":
         options["encoding"] = "utf-8-sig"  # a byte order mark is no text
-    if module == "csv":
-        options["na_filter"] = False  # a text "NA" or "null" is a text
-        if options["index_col"] is None:
-            options["index_col"] = False  # pandas would take the first column for an index if rows have a field more
     return Listing(sizes, skipped, root, module, options)
 
 
@@ -100,31 +94,19 @@ def find_folder(path: str) -> Path:
 
 
 def open_builder(corpus: Dataset) -> Any:
-    """Let the library find the files of a data set, with another try after a temporary error.
+    """Let the library find the files of a data set.
 
     Raises: DataError.
     """
     datasets = import_datasets()
-    from huggingface_hub import utils
-
-    client: Any = utils
     source, data_files = find_source(corpus)
-    # the hub counts requests in windows of 300 s
-    for delay_s in (1, 2, 4, 8, 16, 32, 64, 64, 64, 64, None):
-        try:
-            # the library wants a folder for a cache, of which streaming needs nothing afterwards
-            with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
-                return datasets.load_dataset_builder(source, corpus.config, data_files=data_files, cache_dir=cache)
-        except Exception as error:  # the library raises many types for a wrong name or file, or a network
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            temporary = (408, 429, 500, 502, 503, 504)
-            is_temporary = status in temporary or isinstance(error, client.httpx.TransportError)
-            if delay_s is None or not is_temporary:
-                fix = "set data.corpus.config to one of its configurations, correct the name, or check the network"
-                raise make_error(corpus, "cannot be listed", error, fix) from error
-            show(f"data: the hub cannot list {corpus.label} now ({error}); trying again in {delay_s} s", error=True)
-        time.sleep(delay_s)
-    raise AssertionError("the last try returns or raises")
+    try:
+        # the library wants a folder for a cache, of which streaming needs nothing afterwards
+        with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
+            return datasets.load_dataset_builder(source, corpus.config, data_files=data_files, cache_dir=cache)
+    except Exception as error:  # the library raises many types for a wrong name or file, or a network
+        fix = "set data.corpus.config to one of its configurations, correct the name, or check the network"
+        raise make_error(corpus, "cannot be listed", error, fix) from error
 
 
 def find_source(corpus: Dataset) -> tuple[str, Any]:
@@ -207,8 +189,10 @@ def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: Options)
     options = listing.options
     columns = [column for column in (corpus.text, corpus.source) if column is not None]
     if listing.module == "csv":
-        # the library would convert a batch whose values are all numbers, and "007" to 7
-        options = options | {"converters": dict.fromkeys(columns, str)}
+        # The library would convert a batch of numbers alone, "007" to 7, and "NA" to no text. pandas would
+        # take the first column for an index if rows have a field more.
+        texts = {"converters": dict.fromkeys(columns, str), "na_filter": False}
+        options = options | {**texts, "index_col": options["index_col"] or False}
     wanted = {column.partition(".")[0] for column in columns}
     with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache, warnings.catch_warnings():
         warnings.filterwarnings("error", "Length of header")  # by which pandas drops what is beyond the header
