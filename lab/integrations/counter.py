@@ -82,24 +82,19 @@ class Counter:
         if coverage.is_replaced and received.has_pairs:
             coverage = Coverage()
         lengths = measure_lengths(documents, coverage.chunk)
-        positions, runs = positions[is_attended], np.repeat(np.arange(len(lengths)), lengths)
-        is_consecutive = (np.diff(positions)[np.diff(runs) == 0] == 1).all()
         longest = lengths.max(initial=0)
         window = coverage.window or longest
         if longest > self.window:
             raise DataError(f"window={self.window}: is shorter than a row of {longest} tokens; raise it")
-        if is_consecutive and window >= longest:
-            self.counts.add_segments(lengths)
-        elif is_consecutive:
-            near = PositionCounts(self.window)
-            near.add_segments(lengths)
-            self.counts.gapped[:window] += near.frequency()[:window]
-        elif window >= longest:  # ids that do not rise are rejected there
-            self.counts.add_positions(positions, runs)
-        else:
-            raise DataError(
-                "position_ids: have gaps, which are not counted with a sliding window; pass ids without gaps"
-            )
+        positions = positions[is_attended]
+        counts = self.counts if window >= longest else PositionCounts(self.window)
+        counts.add_positions(positions, np.repeat(np.arange(len(lengths)), lengths))
+        if counts is not self.counts:
+            if counts.has_gaps:
+                raise DataError(
+                    "position_ids: have gaps, which are not counted with a sliding window; pass ids without gaps"
+                )
+            self.counts.gapped[:window] += counts.frequency()[:window]
         if received.tokens is None or received.targets is None:
             return
         tokens, targets = received.tokens.numpy()[is_attended], received.targets.numpy()[is_attended]

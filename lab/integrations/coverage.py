@@ -47,23 +47,25 @@ def read_coverage(model: nn.Module) -> Coverage:
     def first(*names: str) -> Any:
         return next((value for name in names if (value := getattr(settings, name, None))), None)
 
-    types = getattr(layers, "pattern", None) or first("layer_types", "attention_layers", "sliding_window_indices")
     window = getattr(layers, "window", None) or first("sliding_window", "sliding_window_size", "window_size")
     chunk = first("attention_chunk_size")
+    types = getattr(layers, "pattern", None) or first("layer_types", "attention_layers", "sliding_window_indices")
     if types is None:
         has_window = first("sliding_window") and getattr(settings, "use_sliding_window", True)
         types = ["sliding" if has_window else "chunked" if chunk else "full"]
-    names = [str(name) for name in types]
+    names = list(map(str, types))
     # Layers without attention, and those without positions in the lab's own decoder, reach no distance.
     reaching = [name for name in names if not re.search("linear|conv|mamba|moe|mlp|nope", name)]
     modules = "\n".join({type(module).__name__.lower() for module in model.modules()})
     has_attention = re.search("^(?!.*rwkv).*(att|mha)", modules, re.MULTILINE)
     is_recurrent = not has_attention and re.search("[mb]amba|rwkv|lstm|gru|retention", modules)
     if is_recurrent or not (reaching or layers):
-        name = type(model).__name__
-        raise ConfigError(f"model={name}: has no attention layers, so that no distances are attended; use another")
-    is_window = all(re.search("sliding|local|window|1", name) for name in reaching)
-    is_chunk = all("chunk" in name for name in reaching)
-    is_hybrid = any(re.search("linear|conv|mamba|hybrid", name) for name in names)
-    is_replaced = hasattr(settings, "_attn_implementation") and not hasattr(settings, "attention_layers")
-    return Coverage(window if is_window else None, chunk if is_chunk else None, is_replaced, is_hybrid)
+        raise ConfigError(
+            f"model={type(model).__name__}: has no attention layers, so that no distances are attended; use another"
+        )
+    return Coverage(
+        window if all(re.search("sliding|local|window|1", name) for name in reaching) else None,
+        chunk if all("chunk" in name for name in reaching) else None,
+        hasattr(settings, "_attn_implementation") and not hasattr(settings, "attention_layers"),
+        any(re.search("linear|conv|mamba|hybrid", name) for name in names),
+    )

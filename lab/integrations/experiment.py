@@ -11,10 +11,10 @@ Rows of one document are laid out as two halves, if position ids or boundaries s
 eval mode without gradients, from the same random state, on copies of buffers and caches.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +23,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
 
 from lab.core.errors import ConfigError, DataError, LabError
-from lab.integrations.layout import PADDING, Names, find_argument, read_layout
+from lab.integrations.layout import PADDING, Names, find_arguments, read_layout
 from lab.integrations.retrieval import as_evaluated
-
-
-class CausalityVerdict(NamedTuple):
-    """What the forwards of one form of arguments show."""
-
-    is_causal: bool
-    divides: bool
 
 
 class CausalityTest:
@@ -40,9 +33,9 @@ class CausalityTest:
     The recurrent layers of a model that `is_hybrid` see all documents before, which says nothing of its attention.
     """
 
-    def __init__(self, input: str, names: Names, logits: Callable[[object], Tensor], is_hybrid: bool) -> None:
-        self.input, self.names, self.logits, self.is_hybrid = input, names, logits, is_hybrid
-        self.verdicts: dict[tuple[object, ...], CausalityVerdict] = {}
+    def __init__(self, names: Names, logits: Callable[[object], Tensor], is_hybrid: bool) -> None:
+        self.names, self.logits, self.is_hybrid = names, logits, is_hybrid
+        self.verdicts: dict[tuple[object, ...], tuple[bool, bool]] = {}  # is causal, divides
         self.has_run = False
 
     def examine(self, model: nn.Module, inner: nn.Module, arguments: Mapping[str, object], n_positional: int) -> bool:
@@ -59,15 +52,16 @@ class CausalityTest:
         form = (getattr(config, "_attn_implementation", None), uses_cache, frozenset(passed))
         if form not in self.verdicts:
             self.verdicts[form] = self.run(model, inner, dict(arguments), n_positional)
-        if not self.verdicts[form].is_causal:
+        is_causal, divides = self.verdicts[form]
+        if not is_causal:
             rule = "later tokens change earlier outputs; f and g are those of causal models"
             raise ConfigError(f"model={type(inner).__name__}: {rule}")
-        return not uses_cache if self.is_hybrid else self.verdicts[form].divides
+        return not uses_cache if self.is_hybrid else divides
 
     def run(
         self, model: nn.Module, inner: nn.Module, arguments: dict[str, object], n_positional: int
-    ) -> CausalityVerdict:
-        """Run the forwards, and compare their outputs."""
+    ) -> tuple[bool, bool]:
+        """Run the forwards, and compare their outputs: return whether the model is causal, and whether it divides."""
         is_sharded = any(
             isinstance(part, (DTensor, FullyShardedDataParallel)) or hasattr(part, "ds_id")  # DeepSpeed's own name
             for part in (*inner.parameters(), *model.modules())
@@ -78,57 +72,55 @@ class CausalityTest:
             raise ConfigError(f"model={type(inner).__name__}: {rule}; pass the same ones from the first forward on")
         self.has_run = True
         # FSDP gathers parameters in the forward of its wrapper. That of DDP has calls of all ranks.
-        runner = model if is_sharded else inner
-        positional = list(arguments)[:n_positional]
-        outputs = []
+        runner = model
+        if not is_sharded:
+            runner = inner
+            with suppress(Exception):  # what cannot be copied
+                runner = deepcopy(inner, {id(parameter): parameter for parameter in inner.parameters()})
+        saved = {module: module._buffers for module in runner.modules()}
+        (input,) = self.names["input"]
+        ids: Any = arguments.get(input)
 
-        def forward(tokens: Any) -> None:
-            named = {**arguments, self.input: tokens}
-            args = [named.pop(name) for name in positional]
-            output = run_once(runner, args, named, self.logits, torch.atleast_2d(tokens).shape)
-            if output is not None:
-                outputs.append(output)
+        def forward(tokens: Tensor) -> Tensor:
+            return run_once(runner, {**arguments, input: tokens}, n_positional, self.logits, tokens)
 
-        ids = arguments.get(self.input)
-        with on_copies(inner, is_sharded):
-            try:
+        try:
+            for module, buffers in saved.items():
+                module._buffers = deepcopy(buffers)
+            documents = self.find_documents(arguments)
+            if (documents == documents[:, :1]).all():
+                self.lay_out_halves(arguments, documents.shape[1])
                 documents = self.find_documents(arguments)
-                if (documents == documents[:, :1]).all():
-                    self.lay_out_halves(arguments, documents.shape[1])
-                    documents = self.find_documents(arguments)
-                assert isinstance(ids, Tensor), "checked above"
-                of_first, of_last = select_tokens(documents)
-                low, high = int(ids.min()), int(ids.max())
-                if low == high:
-                    high = abs(low - 1)
-                base = ids.masked_fill(of_first.view(ids.shape), low)
-                forward(base)
-                forward(ids.masked_fill(of_first.view(ids.shape), high))
-                forward(base.masked_fill(of_last.view(ids.shape), high))
-            except LabError:
-                for _ in range(3 if is_sharded and isinstance(ids, Tensor) else 0):  # the other ranks wait
-                    forward(ids)
-                raise
-            finally:
-                for module in model.modules():
-                    if isinstance(module, FSDPModule):
-                        module.unshard()  # in case that FSDP's own hook ran before
-        if len(outputs) < 3:  # no output by token: the arguments are believed
-            return CausalityVerdict(True, True)
-        first, last = ((output - outputs[0]).abs().amax(-1).nan_to_num() for output in outputs[1:])
+            of_first, of_last = select_tokens(documents)
+            low, high = int(ids.min()), int(ids.max())
+            if low == high:
+                high = abs(low - 1)
+            is_first, is_last = of_first.view(ids.shape), of_last.view(ids.shape)
+            base, other = ids.masked_fill(is_first, low), ids.masked_fill(is_first, high)
+            output, *outputs = map(forward, (base, other, base.masked_fill(is_last, high)))
+        except LabError:
+            for _ in range(3 if is_sharded and isinstance(ids, Tensor) else 0):  # the other ranks wait
+                forward(ids)
+            raise
+        finally:
+            # Casts without gradients would be used again by the forward that trains.
+            torch.clear_autocast_cache()
+            for module, buffers in saved.items():
+                module._buffers = buffers
+                if isinstance(module, FSDPModule):
+                    module.unshard()  # in case that FSDP's own hook ran before
+        first, last = ((each - output).abs().amax(-1).nan_to_num() for each in outputs)
         is_attended = documents != PADDING
         effect = relative_change(last, is_attended & (of_last.cumsum(-1) == 0), of_last)
         # Where numbers are rounded, the expert of a token, and so its rounding, may depend on the other tokens.
         is_rounded = torch.is_autocast_enabled(documents.device.type) or next(inner.parameters()).dtype != torch.float32
-        is_causal = effect <= (0.03 if is_rounded else 1e-5)
         # What changes earlier outputs of a causal model is rounding alone.
-        return CausalityVerdict(
-            is_causal, relative_change(first, is_attended & ~of_first, of_first) <= max(1e-5, 4 * effect)
-        )
+        divides = relative_change(first, is_attended & ~of_first, of_first) <= max(1e-5, 4 * effect)
+        return effect <= (0.03 if is_rounded else 1e-5), divides
 
     def find_documents(self, arguments: Mapping[str, object]) -> Tensor:
         """Return the document of each token; int64 (B, T)."""
-        received = read_layout(self.input, arguments, self.names)
+        received = read_layout(arguments, self.names)
         if not received.is_known:
             raise DataError(received.error)
         return received.documents
@@ -136,16 +128,15 @@ class CausalityTest:
     def lay_out_halves(self, arguments: dict[str, object], size: int) -> None:
         """Lay out rows as two documents, if position ids or boundaries state the documents."""
         half = (size + 1) // 2
-        name, positions = find_argument("positions", arguments, self.names)
-        boundaries = find_argument("boundaries", arguments, self.names)[1]
-        if find_argument("mask", arguments, self.names)[1] is not None:
-            return
-        if positions is not None:
-            arguments[name] = (torch.arange(size) % half).to(positions).expand_as(positions)
+        found = find_arguments(arguments, self.names)
         for name, value in arguments.items():
+            if found["mask"][1] is not None or not isinstance(value, Tensor):
+                continue
+            if value is found["positions"][1]:
+                arguments[name] = (torch.arange(size) % half).to(value).expand_as(value)
             # The boundaries of the keys equal those of the queries.
-            if boundaries is not None and isinstance(value, Tensor) and torch.equal(value, boundaries):
-                arguments[name] = boundaries.new_tensor([0, half, size])
+            elif found["boundaries"][1] is not None and torch.equal(value, found["boundaries"][1]):
+                arguments[name] = value.new_tensor([0, half, size])
 
 
 def describe_argument(value: object) -> object:
@@ -174,67 +165,38 @@ def select_tokens(documents: Tensor) -> tuple[Tensor, Tensor]:
     for row, numbers in enumerate(documents):
         attended = numbers[numbers != PADDING]
         if len(attended):
-            first, longest = attended[0], attended.mode().values  # of several longest ones, the first
-            of_first[row] = (numbers == first) & (attended != first).any()
-            indices = (numbers == longest).nonzero()[:, 0]
+            of_first[row] = (numbers == attended[0]) & (attended != attended[0]).any()
+            indices = (numbers == attended.mode().values).nonzero()[:, 0]  # of several longest ones, the first
             of_last[row, indices[len(indices) // 2 :]] = True
     return of_first, of_last
 
 
 def run_once(
     model: nn.Module,
-    args: list[object],
-    named: dict[str, object],
+    arguments: dict[str, object],
+    n_positional: int,
     logits: Callable[[object], Tensor],
-    shape: torch.Size,
-) -> Tensor | None:
+    tokens: Tensor,
+) -> Tensor:
     """Run a forward in eval mode; return its logits, or without any the output of the last module.
 
-    Some columns are enough: all logits of a large vocabulary would take gigabytes.
+    Some columns are enough: all logits of a large vocabulary would take gigabytes. Without an output by token they are
+    zeros, so that the arguments are believed.
 
-    Shapes: `shape` (B, T) -> float32 (B, T, columns); None without such an output.
+    Shapes: tokens (B, T) or (T,) -> float32 (B, T, columns).
     """
-    last: Tensor | None = None
+    device = tokens.device
+    last = torch.atleast_2d(tokens)[..., None] * 0.0
 
     def keep(module: nn.Module, args: object, output: object) -> None:
         nonlocal last
-        if isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 2 and output.shape[:2] == shape:
+        if isinstance(output, Tensor) and output.is_floating_point() and output.shape[:2] == last.shape[:2]:
             last = output[..., :: 1 + output.shape[-1] // 64].float().flatten(2).clone()
 
-    device = next(model.parameters()).device
-    devices = [device] if device.type == "cuda" else []
-    with as_evaluated(model), torch.random.fork_rng(devices):
-        handle = register_module_forward_hook(keep)
-        try:
-            output = model(*args, **named)
-        finally:
-            handle.remove()
-            # Casts without gradients would be used again by the forward that trains.
-            torch.clear_autocast_cache()
+    args = [arguments.pop(name) for name in list(arguments)[:n_positional]]
+    with as_evaluated(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with register_module_forward_hook(keep):
+            output = model(*args, **arguments)
         with suppress(Exception):  # a loss, for instance
             keep(model, (), logits(output))
     return last
-
-
-@contextmanager
-def on_copies(model: nn.Module, is_sharded: bool) -> Iterator[None]:
-    """Let forwards change copies of a model's buffers, and of tensors and caches that are attributes of its modules."""
-    copies = {id(part): part for part in (*model.modules(), *model.parameters())}  # what is not copied
-    saved = [(module, vars(module).copy()) for module in model.modules()]
-    try:
-        for module, attributes in saved:
-            vars(module)["_buffers"] = deepcopy(module._buffers, copies)
-            # FSDP manages parameters as attributes.
-            for name in () if is_sharded else attributes.keys() - vars(nn.Module()).keys():
-                value = attributes[name]
-                if isinstance(value, (Tensor, list, dict)) or "cache" in type(value).__name__.lower():
-                    with suppress(Exception):  # what cannot be copied
-                        vars(module)[name] = deepcopy(value, copies)
-        yield
-    finally:
-        for module, attributes in saved:
-            if is_sharded:
-                vars(module)["_buffers"] = attributes["_buffers"]
-            else:
-                vars(module).clear()
-                vars(module).update(attributes)

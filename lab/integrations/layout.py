@@ -21,13 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
 from lab.core.errors import ConfigError, DataError
 from lab.core.types import IGNORE, IntArray
+from lab.counts import visible_context
 
 Names = Mapping[str, tuple[str, ...]]
+NAMES: Names = {  # of arguments, by what they state
+    "input": ("input_ids",),
+    "positions": ("position_ids",),
+    "targets": ("targets", "shift_labels", "labels"),
+    "boundaries": ("cu_seq_lens_q", "cu_seqlens"),
+    "mask": ("attention_mask",),
+}
 PADDING = -1  # document of a token that is not attended
 
 
@@ -48,87 +55,83 @@ class Received:
     error: str
     has_pairs: bool
     divides: bool = True
-    ready: torch.cuda.Event | None = None
+    ready: torch.Event | None = None
+
+    def copy_to_host(self) -> None:
+        """Replace tensors by copies in memory of their own on the host, from a GPU without a wait."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                # From a GPU it goes to pinned memory. On the CPU a copy must not share the batch, which changes.
+                setattr(self, name, value.detach().to("cpu", non_blocking=True, copy=True))
+                if value.is_cuda:
+                    self.ready = torch.cuda.current_stream(value.device).record_event()
 
 
-def find_argument(role: str, arguments: Mapping[str, object], names: Names) -> tuple[str, Any]:
-    """Return the name and the value of the first argument of a role that is passed; its value is None without any."""
-    for name in names[role]:
-        value = arguments.get(name)
-        if value is not None and not isinstance(value, str):  # such as "causal", for a mask that a model makes itself
-            return name, value
-    return names[role][0], None
+def find_arguments(arguments: Mapping[str, object], names: Names) -> dict[str, tuple[str, Any]]:
+    """Find the name and the value of the first argument of each role that is passed; its value is None without any."""
+    found: dict[str, tuple[str, Any]] = {}
+    for role, known in names.items():
+        found[role] = known[0], None
+        for name in reversed(known):
+            value = arguments.get(name)
+            if value is not None and not isinstance(value, str):  # such as "causal", for a mask that a model makes
+                found[role] = name, value
+    return found
 
 
-def read_layout(input: str, arguments: Mapping[str, object], names: Names) -> Received:
+def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
     """Find the layout of a forward, and its targets.
 
     Raises: ConfigError for an argument that may state a layout and has no known name; DataError for other types.
     """
-    ids = arguments.get(input)
+    roles = find_arguments(arguments, names).values()
+    (input, ids), (name, positions), labels, (ends_name, ends), (mask_name, mask) = roles
     if not isinstance(ids, Tensor) or ids.dim() not in (1, 2) or ids.is_floating_point():
         raise DataError(f"input={input}: must be token ids (B, T); name their argument by input=")
-    check_names(ids, arguments, {input, "cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
+    check_names(ids, arguments, {"cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
     tokens = torch.atleast_2d(ids)
     size = tokens.shape[1]
     index = torch.arange(size, device=tokens.device)
-    name, positions = find_argument("positions", arguments, names)
     if positions is None:
         positions = index
     if positions.dim() > 2:
         raise DataError(f"{name}={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
     positions = positions.expand(tokens.shape)
-    name, mask = find_argument("mask", arguments, names)
-    boundaries_name, ends = find_argument("boundaries", arguments, names)
-    if ends is not None:
-        ends = ends.to(tokens.device)
     if ends is not None and (mask is not None or len(tokens) > 1):
         rule = f"must be the boundaries of one row of {size} tokens, without a mask"
-        raise DataError(f"{boundaries_name}={tuple(ends.shape)}: {rule}")
-    # transformers attends across restarts of position_ids if it gets a mask.
-    error = f"{name}: must be 0 and 1 for tokens, or causal within blocks of a row; otherwise distances are not known"
-    has_pairs = False
-    if isinstance(mask, Tensor) and mask.shape == ids.shape:
-        # Attended tokens see the row from its first key on, which padding hides.
-        documents = torch.atleast_2d(mask).long() - 1
-        is_known = ((mask == 0) | (mask == 1)).all()
-    elif isinstance(mask, BlockMask) or (isinstance(mask, Tensor) and mask.shape[-2:] == 2 * ids.shape[-1:]):
-        if isinstance(mask, Tensor) and mask.dim() < 4:  # (T, T) or (B, T, T)
-            mask = mask.reshape(-1, 1, *mask.shape[-2:])
+        raise DataError(f"{ends_name}={tuple(ends.shape)}: {rule}")
+    has_pairs = mask is not None and getattr(mask, "shape", ()) != ids.shape
+    if has_pairs:
         # Tokens of one block see the same first key, which numbers the block.
-        documents, is_known = reduce_mask(mask, tokens)
-        has_pairs = True
+        name, (documents, is_known) = mask_name, reduce_mask(mask_name, mask, tokens)
     elif mask is not None:
-        shape = tuple(getattr(mask, "shape", ""))
-        rule = "must be a tensor (B, T) or (B, 1, T, T), or a BlockMask, to be counted; pass no cache"
-        raise DataError(f"{name}={type(mask).__name__}{shape}: {rule}")
+        # Attended tokens see the row from its first key on, which padding hides.
+        name, documents, is_known = mask_name, torch.atleast_2d(mask).long() - 1, ((mask == 0) | (mask == 1)).all()
     elif ends is not None:
-        documents = torch.bucketize(index.to(ends.dtype), ends[1:], right=True)[None]
+        ends = ends.to(index)
+        name, documents = ends_name, torch.bucketize(index, ends[1:], right=True)[None]
         is_known = (ends[0] == 0) & (ends[-1] == size) & (ends.diff() >= 0).all()
-        error = f"{boundaries_name}: must rise from 0 to {size}, the tokens of the row"
     else:
+        # transformers attends across restarts of position_ids if it gets a mask.
         steps = positions.diff()
-        documents = pad((steps != 1).cumsum(-1), (1, 0))
-        is_known = (steps <= 1).all()
-        error = (
-            "position_ids: go up by more than 1 in a row without a mask, where models differ in what they attend; "
-            "pass attention_mask or cu_seq_lens_q"
-        )
-    return Received(
-        tokens, find_targets(arguments, names, tokens, documents), positions, documents, is_known, error, has_pairs
+        documents, is_known = pad((steps != 1).cumsum(-1), (1, 0)), (steps <= 1).all()
+    error = (
+        f"{name}: leaves open which tokens see each other; pass a mask of 0 and 1 or of causal blocks, boundaries from "
+        f"0 to {size}, or position_ids that go on by 1 in each document"
     )
+    targets = find_targets(*labels, tokens, documents)
+    return Received(tokens, targets, positions, documents, is_known, error, has_pairs)
 
 
-def find_targets(arguments: Mapping[str, object], names: Names, tokens: Tensor, documents: Tensor) -> Tensor:
-    """Return the target of each token: the labels, or without any the next token of its document.
+def find_targets(name: str, labels: Tensor | None, tokens: Tensor, documents: Tensor) -> Tensor:
+    """Return the target of each token: those of an argument, or without any the next token of its document.
 
     Shapes: (B, T) -> int64 (B, T), IGNORE where there is none.
     Raises: DataError for labels of another shape.
     Example:
-        >>> find_targets({}, {"targets": ("labels",)}, torch.tensor([[5, 6, 7]]), torch.tensor([[0, 0, 1]])).tolist()
+        >>> find_targets("labels", None, torch.tensor([[5, 6, 7]]), torch.tensor([[0, 0, 1]])).tolist()
         [[6, -100, -100]]
     """
-    name, labels = find_argument("targets", arguments, names)
     if labels is None:
         following = pad(tokens.long()[:, 1:], (0, 1), value=IGNORE)
         return following.masked_fill(pad(documents.diff() != 0, (0, 1)), IGNORE)
@@ -144,9 +147,8 @@ def check_names(tokens: Tensor, arguments: Mapping[str, object], known: set[str]
 
     Raises: ConfigError.
     """
-    for name, value in arguments.items():
-        if name in known:
-            continue
+    for name in arguments.keys() - known:
+        value = arguments[name]
         for part in value.values() if isinstance(value, dict) else (value,):
             if isinstance(part, Tensor):
                 is_layout = part.shape == tokens.shape and not part.is_floating_point()
@@ -160,27 +162,30 @@ def check_names(tokens: Tensor, arguments: Mapping[str, object], known: set[str]
                 )
 
 
-def reduce_mask(mask: Tensor | BlockMask, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def reduce_mask(name: str, mask: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Find the first key that each query sees, and whether it sees all keys from there to itself and no other.
 
     Shapes: (B or 1, 1, T, T), a BlockMask, bool, or added to the logits; tokens (B, T) -> int64 (B, T), bool ().
+    Raises: DataError for another mask.
     Example:
         >>> mask = torch.tensor([[[[True, False, False], [True, True, False], [False] * 3]]])
-        >>> first, is_causal = reduce_mask(mask, torch.zeros(1, 3))
+        >>> first, is_causal = reduce_mask("mask", mask, torch.zeros(1, 3))
         >>> first.tolist(), is_causal.item()
         ([[0, 0, -1]], True)
     """
-    if mask.shape[1] != 1:
-        raise DataError(f"attention_mask={tuple(mask.shape)}: must be (B, 1, T, T), one mask for all heads")
     size = tokens.shape[1]
+    shape = tuple(getattr(mask, "shape", ()))
+    if shape[1:] != (1, size, size):
+        rule = "must be a tensor (B, T), or (B, 1, T, T) for all heads, or a BlockMask, to be counted; pass no cache"
+        raise DataError(f"{name}={type(mask).__name__}{shape}: {rule}")
     index = torch.arange(size, device=tokens.device)
     rows, queries = torch.arange(len(tokens), device=tokens.device)[:, None, None], index[:, None]
+    look_up = getattr(mask, "mask_mod", lambda row, head, query, key: mask[row % len(mask), head, query, key])
 
     def sees(keys: Tensor) -> Tensor:
-        if isinstance(mask, BlockMask):
-            return mask.mask_mod(rows, rows.new_zeros(()), queries, keys).expand(*tokens.shape, keys.shape[-1])
-        visible = mask[rows % len(mask), 0, queries, keys]
-        return visible == 0 if mask.is_floating_point() else visible.bool()
+        visible = look_up(rows, rows.new_zeros(()), queries, keys)
+        is_visible = visible == 0 if visible.is_floating_point() else visible.bool()
+        return is_visible.expand(*tokens.shape, -1)
 
     # A query that does not see the token before it begins a document.
     begins = ~sees((queries - 1).clamp(min=0))[..., 0] | (index == 0)
@@ -203,22 +208,8 @@ def measure_lengths(documents: IntArray, chunk: int | None) -> IntArray:
     """
     # A document's number counts within its row, so that rows are numbered apart.
     numbers = np.arange(len(documents))[:, None] * (documents.max() + 1) + documents
-    lengths = np.diff(np.flatnonzero(np.diff(numbers[documents != PADDING], prepend=-1, append=-1)))
-    if chunk is None:
-        return lengths
-    parts: list[int] = []
-    for length in lengths.tolist():
-        parts += [min(chunk, length - start) for start in range(0, length, chunk)]
-    return np.array(parts, dtype=np.int64)
-
-
-def copy_to_host(received: Received) -> None:
-    """Replace tensors by copies in memory of their own on the host, from a GPU without a wait."""
-    for name, value in vars(received).items():
-        if isinstance(value, Tensor):
-            # From a GPU this needs pinned memory. On the CPU a copy must not share the batch, which changes.
-            copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-            setattr(received, name, copy.copy_(value.detach(), non_blocking=True))
-            if value.is_cuda:
-                received.ready = torch.cuda.Event()
-                received.ready.record()
+    lengths = np.unique(numbers[documents != PADDING], return_counts=True)[1]
+    if chunk is not None:
+        begins = np.flatnonzero(visible_context(lengths) % chunk == 0)
+        lengths = np.diff(begins, append=lengths.sum())
+    return lengths

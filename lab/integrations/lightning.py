@@ -40,23 +40,15 @@ class ReachCallback(lightning.Callback):
         self.restored: Row | None = None
         self.last_step = 0
 
-    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """End the watch of an earlier fit, whose counts remain only if the same Trainer continues its steps."""
-        if stage == "fit" and self.watch is not None:
-            self.restored = self.watch.state_dict() if trainer.global_step else None
-            self.watch.close()
-            self.watch = None
-
     def on_load_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: Row
     ) -> None:
         """Take the counts of the checkpoint that a fit resumes from."""
         if trainer.state.fn == "fit":
             self.restored = checkpoint["callbacks"].get(self.state_key, {})
-            self.restore()
 
-    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Watch the model.
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Watch the model; the counts of an earlier fit remain only if the same Trainer continues its steps.
 
         Raises: LabError for options and a tokenizer by which a probe is not possible.
         """
@@ -65,18 +57,16 @@ class ReachCallback(lightning.Callback):
         except AttributeError as error:
             rule = f"is not in {type(pl_module).__name__}; name the model that its training step calls"
             raise ConfigError(f"attribute={self.attribute}: {rule}") from error
+        self.last_step = trainer.global_step
+        if self.watch is not None:
+            self.watch.close()
+            if self.restored is None and self.last_step:
+                self.restored = self.watch.state_dict()
         self.watch = Watcher(model, **self.arguments)
         self.watch.build_tests(self.tests)
-        self.restore()
-
-    def restore(self) -> None:
-        """Continue from a checkpoint, which sharded strategies load after the start of a fit and others before."""
-        if self.watch is not None and self.restored is not None:
+        if self.restored is not None:
             self.watch.load_state_dict(self.restored)
             self.restored = None
-
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self.last_step = trainer.global_step
 
     def on_train_batch_end(
         self,

@@ -11,7 +11,7 @@ no <bos> is added, and no tokenizer joins a full stop and a line break, or a bla
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from lab.core.errors import ConfigError
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, load_tokenizer
-from lab.integrations.retrieval import Test, build_tests, tabulate_tests
+from lab.integrations.retrieval import COLUMNS, Test, build_tests, tabulate_tests
 from lab.probe.effective_distance import QUESTION
 
 TASKS = Path(__file__).parent / "tasks"
@@ -56,8 +56,10 @@ class Uncut(list[int]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) and -self.window < (index.start or 0) < 0:
-            rule = "is longer than the model, which would cut its tests"
-            raise ConfigError(f"window={self.window}: {rule}; lower it, or pass a larger max_length to the model")
+            raise ConfigError(
+                f"window={self.window}: is longer than the model, which would cut its tests; lower it, or pass a "
+                "larger max_length to the model"
+            )
         return super().__getitem__(index)
 
 
@@ -92,10 +94,10 @@ class ReachTask(Task):  # type: ignore[misc]
         self.probe = build_tests(
             read_tokenizer_of_model(settings),
             window,
+            settings.get("tests", 100),
+            settings.get("distances"),
+            settings.get("seed", 0),
             haystack=haystack,
-            tests=settings.get("tests", 100),
-            distances=settings.get("distances"),
-            seed=settings.get("seed", 0),
             question=settings.get("tail", QUESTION),
         )
 
@@ -130,7 +132,7 @@ class ReachTask(Task):  # type: ignore[misc]
 
     def tokens(self, doc: dict[str, int]) -> tuple[None, list[int], list[int]]:
         """Return the tokens of a prompt, and those of its number."""
-        case = self.probe.case(doc["distance"], doc["test"])
+        case = self.probe.case(**doc)
         answer, scored = case.encoded.answer, case.encoded.scored
         prompt = Uncut([*case.prompt_ids, *answer[: scored[0]]], self.probe.window)
         return None, prompt, answer[scored[0] : scored[-1] + 1]
@@ -141,18 +143,17 @@ class ReachTask(Task):  # type: ignore[misc]
 
     def list_metrics(self, distance: int) -> list[str]:
         """List the metrics that a test belongs to; the harness sorts them as text, so that distances have zeros."""
-        label = f"{distance:0{len(str(self.probe.window))}}"
-        names = [f"{score}@{label}" for score in ("score", "low", "high", "log_prob")]
+        names = [f"{score}@{distance:0{len(str(self.probe.window))}}" for score in COLUMNS[2:]]
         return ["reach", "reach_low", "reach_high", *names]
 
     def process_results(self, doc: dict[str, int], results: Sequence[tuple[float, bool]]) -> dict[str, Test]:
-        log_prob, is_greedy = results[0]
-        test = Test(doc["distance"], float(is_greedy), log_prob)
-        return dict.fromkeys(self.list_metrics(doc["distance"]), test)
+        [(log_prob, is_greedy)] = results
+        test = Test(doc["distance"], is_greedy, log_prob)
+        return dict.fromkeys(self.list_metrics(test.distance), test)
 
     def aggregation(self) -> dict[str, Callable[[list[Test]], float | None]]:
         """Return the function of each metric, from its tests to its value."""
-        metrics = [metric for distance in self.probe.distances for metric in self.list_metrics(distance)]
+        metrics = chain.from_iterable(map(self.list_metrics, self.probe.distances))
         return {metric: partial(find_value, metric) for metric in metrics}
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -171,10 +172,8 @@ def read_tokenizer_of_model(arguments: dict[str, Any]) -> Tokenizer:
 
     Raises: LabError.
     """
-    # With another backend of the harness, `pretrained` may be a model object.
-    named = [arguments.get(name) for name in ("tokenizer", "pretrained", "model")]
-    source = next((source for source in named if isinstance(source, str)), None)
-    if source is None:
+    source = arguments.get("tokenizer") or arguments.get("pretrained") or arguments.get("model")
+    if not isinstance(source, str):  # a model object, for instance
         raise ConfigError("tokenizer: is missing; pass it by --model_args tokenizer=FOLDER")
     if not Path(source).exists():
         source = hf_hub_download(source, TOKENIZER, revision=arguments.get("revision"))

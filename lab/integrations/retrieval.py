@@ -7,7 +7,7 @@ the prompt in one forward. The number is retrieved if each of its tokens has the
     log_prob  = sum over j of log softmax(logits[n_prompt + j - 1])[answer[j]]
 
 Greedy decoding answers with the same number, as each of its tokens then is the one decoded. No `generate` is needed.
-Several ranks divide the tests. Before every forward they exchange a flag whether all can go on, so that none waits.
+Several ranks divide the tests.
 """
 
 import inspect
@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
+from torch.nn.functional import cross_entropy
 
-from lab.core.errors import ConfigError, DataError, LabError, first_line
+from lab.core.errors import ConfigError, DataError, first_line
 from lab.core.launch import sum_over_ranks
-from lab.core.schema import Length, Section, Seed, Share, Tests, validated
+from lab.core.schema import Length, Section, Seed, Share, Tests
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import switch_off_extras
@@ -35,11 +36,10 @@ from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import write_filler
 from lab.probe.reach import reach
-from lab.results.schema import Row, convert
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
-Built = TypeVar("Built")
+COLUMNS = ["distance", "n", "score", "low", "high", "log_prob"]
 
 
 class Test(NamedTuple):
@@ -96,10 +96,13 @@ def build_tests(
 
     Raises: ConfigError, DataError.
     """
-    if isinstance(distances, Iterable):  # a range and an array too
-        distances = [*distances]
-    given = {"window": window, "tests": tests, "distances": distances, "threshold": threshold, "seed": seed}
-    arguments = validated(ProbeArguments, given)
+    arguments = ProbeArguments(
+        window=window,
+        tests=tests,
+        distances=tuple(distances) if isinstance(distances, Iterable) else distances,  # a range and an array too
+        threshold=threshold,
+        seed=seed,
+    )
     if arguments.distances == ():
         raise ConfigError("distances=[]: must have one; omit it for 14")
     config = ProbeConfig(distance_tests=arguments.tests, seed=arguments.seed, distances=arguments.distances)
@@ -117,10 +120,6 @@ def build_tests(
         raise ConfigError(f"{field}: {rule}; use a longer window or other distances") from error
 
 
-class ProbeStopped(LabError):
-    """Raised on every rank where one of them could not go on, before a forward."""
-
-
 def ranks() -> tuple[int, int]:
     """Return the rank of this process and how many there are."""
     if distributed.is_available() and distributed.is_initialized():
@@ -128,41 +127,16 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def build_together(build: Callable[[], Built]) -> Built:
-    """Build something on every rank; a collective call.
-
-    Raises: ProbeStopped on all ranks if one of them cannot.
-    """
-    try:
-        built = build()
-    # Of any type: the other ranks wait for the flag.
-    except Exception as error:
-        is_true_anywhere(True)
-        raise ProbeStopped(first_line(error)) from error
-    if is_true_anywhere(False):
-        raise ProbeStopped("another rank could not go on, and says why")
-    return built
-
-
-def is_true_anywhere(flag: bool) -> bool:
-    """Return whether a flag is true on any rank; a collective call."""
-    return bool(sum_over_ranks(np.array([flag], dtype=np.int64))[0])
-
-
 def run_tests(probe: DistanceProbe, logits: Logits) -> list[Test]:
-    """Run all tests, divided among the ranks; a collective call.
-
-    Raises: ProbeStopped on every rank if one of them cannot build a test.
-    """
-    tests = list(product(probe.distances, range(probe.config.distance_tests)))
+    """Run all tests, divided among the ranks; a collective call."""
+    tests = list(product(probe.distances, range(probe.tests)))
     scores = np.zeros((len(tests), 2))
     rank, n_ranks = ranks()
-    own = range(rank, len(tests), n_ranks)
     at_once = max(1, TOKENS_AT_ONCE // probe.window)
     # Every rank runs the same number of forwards, as FSDP gathers weights in each. A rank without tests repeats one.
     for start in range(0, -(-len(tests) // n_ranks), at_once):
-        chosen = own[start : start + at_once]
-        cases = build_together(lambda: [probe.case(*tests[index]) for index in chosen or (0,)])  # noqa: B023
+        chosen = range(rank, len(tests), n_ranks)[start : start + at_once]
+        cases = [probe.case(*tests[index]) for index in chosen or (0,)]
         scores[list(chosen)] = score_answers(logits, cases, probe.budget)[: len(chosen)]
     return [Test(distance, *row) for (distance, _), row in zip(tests, sum_over_ranks(scores).tolist(), strict=True)]
 
@@ -174,30 +148,26 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
     """
     tokens, targets = lay_out_answers(cases, budget)
     output = logits(tokens, budget + 1)
+    scores = []
     # Models that keep only the last logits return fewer than there are tokens.
-    targets = targets[:, -output.shape[1] :]
-    scores = np.zeros((len(cases), 2))
-    for row, target in enumerate(targets):
+    for row, target in zip(output, targets[:, -output.shape[1] :], strict=True):
         index = target != IGNORE
-        answer = target[index]
-        of_number = output[row, index.to(output.device)].detach().cpu().double()
-        scores[row, 0] = (of_number.argmax(-1) == answer).all()
-        scores[row, 1] = of_number.log_softmax(-1).gather(-1, answer[:, None]).sum()
-    return scores
+        of_number = row[index.to(row.device)].detach().cpu().double()
+        is_retrieved = (of_number.argmax(-1) == target[index]).all()
+        scores.append([is_retrieved, -cross_entropy(of_number, target[index], reduction="sum")])
+    return np.array(scores, dtype=np.float64)
 
 
 def tabulate_tests(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     """Write a row for each distance, with exact limits; `attrs` has the retrieval range with its limits."""
     results: list[LengthResult] = []
-    rows: list[Row] = []
+    rows = []
     for distance, group in pd.DataFrame(tests, columns=Test._fields).groupby("distance"):
         n, passed = len(group), int(group["score"].sum())
-        result = LengthResult(int(distance), n, passed, [], *share_limits(passed, n, CONFIDENCE))
-        results.append(result)
-        line = {"distance": result.length, "n": n, "found": passed, "score": result.accuracy, "low": result.low}
-        rows += convert({**line, "high": result.high, "log_prob": group["log_prob"].mean()})
-    table = pd.DataFrame(rows, columns=Row._fields)[["distance", "n", "score", "low", "high"]]
-    table = table.assign(log_prob=[row.record["log_prob"] for row in rows])
+        limits = share_limits(passed, n, CONFIDENCE)
+        results.append(LengthResult(int(distance), n, passed, [], *limits))
+        rows.append((distance, n, passed / n, *limits, group["log_prob"].mean()))
+    table = pd.DataFrame(rows, columns=COLUMNS)
     table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": CONFIDENCE}
     return table
 
@@ -218,8 +188,8 @@ def as_evaluated(model: nn.Module) -> Iterator[None]:
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module whose forward names the arguments, below torch.compile, DataParallel and the like."""
     inner = getattr(model, "_orig_mod", None)
-    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
-    if inner is None and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+    parameters = inspect.signature(model.forward).parameters.values()
+    if inner is None and all(parameter.kind.name.startswith("VAR") for parameter in parameters):
         inner = getattr(model, "module", None)
     return model if inner is None else unwrap(inner)
 

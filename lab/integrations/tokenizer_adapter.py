@@ -5,8 +5,10 @@ decoding tokens with the one before. Parts of a prompt are encoded after a line 
 every text; the tokens of the break are then dropped.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
+from os.path import commonprefix
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -35,10 +37,6 @@ class Encoded(NamedTuple):
     offsets: list[tuple[int, int]]
     special_tokens_mask: list[int]
 
-    def char_to_token(self, index: int) -> int | None:
-        """Return the token of a character, None if no token has it."""
-        return next((token for token, (start, end) in enumerate(self.offsets) if start <= index < end), None)
-
 
 class TokenizerAdapter:
     """A tokenizer of another library with the methods of `tokenizers.Tokenizer` that the probe calls."""
@@ -49,19 +47,15 @@ class TokenizerAdapter:
         Raises: ConfigError.
         """
         name, text = type(tokenizer).__name__, "The number is 471829. A line\nends, and \u00e9 is no ASCII."
-        self.tokenizer, self.before, self.takes_tensor = tokenizer, "", False
+        self.tokenizer, self.before = tokenizer, ""
         self.read = lru_cache(2**16)(self.decode)
         try:
             # tiktoken's `encode` rejects texts with the names of special tokens.
             self.encode_text = getattr(tokenizer, "encode_ordinary", tokenizer.encode)
             # Special tokens that the library puts before and after every text, also an empty one.
-            self.ends = self.to_ids("")
-            is_end = [end == token for end, token in zip(self.ends, self.to_ids("a"), strict=False)]
-            self.n_before = [*is_end, False].index(False)
-            try:
-                self.decode(self.to_plain_ids("a"))
-            except (AttributeError, TypeError):  # litgpt's decode
-                self.takes_tensor = True
+            ends = self.to_ids("")
+            self.n_before = len(commonprefix([ends, self.to_ids("a")]))  # noqa: RUF071
+            self.n_after = len(ends) - self.n_before
             if not keeps_edges(self):
                 self.before = "\n"
             encoded = self.encode(text, add_special_tokens=False)
@@ -77,37 +71,33 @@ class TokenizerAdapter:
         ids = self.encode_text(text)
         return np.asarray(getattr(ids, "ids", ids), dtype=np.int64).ravel().tolist()
 
-    def to_plain_ids(self, text: str) -> list[int]:
-        """Encode a text without the special tokens around it."""
-        ids = self.to_ids(text)
-        return ids[self.n_before : len(ids) - len(self.ends) + self.n_before]
-
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(torch.tensor(ids) if self.takes_tensor else list(ids)))
+        try:
+            return str(self.tokenizer.decode(list(ids)))
+        except (AttributeError, TypeError):  # litgpt's decode
+            return str(self.tokenizer.decode(torch.tensor(ids)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
-        """Encode a text, by default with the special tokens that the library adds by itself."""
+        """Encode a text, by default with the special tokens that the library adds by itself, and without offsets."""
+        ids = self.to_ids(self.before + text if not add_special_tokens else text)
+        plain = ids[self.n_before : len(ids) - self.n_after]
         if add_special_tokens:
-            ids = self.to_ids(text)
-            n_after = len(self.ends) - self.n_before
-            n = len(ids) - len(self.ends)
-            return Encoded(ids, [], [1] * self.n_before + [0] * n + [1] * n_after)
-        ids = self.to_plain_ids(self.before + text)
-        n = len(self.to_plain_ids(self.before))
-        spans = list(self.find_spans(ids))
-        shift = spans[n - 1][1] if n else 0
-        return Encoded(ids[n:], [(begin - shift, end - shift) for begin, end in spans[n:]], [0] * (len(ids) - n))
+            return Encoded(ids, [], [1] * self.n_before + [0] * len(plain) + [1] * self.n_after)
+        n = len(self.to_ids(self.before)) - self.n_before - self.n_after
+        ends = np.array(self.find_ends(plain))[n:]
+        return Encoded(plain[n:], list(pairwise((ends - ends[0]).tolist())), [])
 
-    def find_spans(self, ids: list[int]) -> Iterator[tuple[int, int]]:
-        """Find the characters of each token: the first token of a character that has several has none."""
+    def find_ends(self, ids: list[int]) -> list[int]:
+        """Find the character at which each token ends, from 0 on; only the last token of a character contains it."""
         # Decoding may drop a space at the beginning, so that tokens are decoded after those of another text.
-        context = self.to_plain_ids("1\n1")
-        read = at = 0
+        context = self.to_ids("1\n1")[self.n_before :]
+        context = context[: len(context) - self.n_after]
+        n_context = len(self.read(tuple(context)))
+        ends, start = [0], 0
         for stop in range(1, len(ids) + 1):
-            piece = self.read((*context, *ids[read:stop]))
-            end = at
+            piece = self.read((*context, *ids[start:stop]))
+            ends.append(ends[-1])
             if not piece.endswith("\ufffd"):  # a part of a character
-                end += len(piece) - len(self.read(tuple(context)))
-                read = stop
-            yield at, end
-            at = end
+                ends[-1] += len(piece) - n_context
+                start = stop
+        return ends

@@ -7,19 +7,13 @@ file trainer_state.json of checkpoints.
 """
 
 import inspect
-import os
-from pathlib import Path
 from typing import Any
 
-from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
-from lab.core.errors import CheckpointError, ConfigError
-from lab.core.files import read_object, write_json
+from lab.core.errors import ConfigError
 from lab.integrations.counter import LOG
-from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.integrations.watcher import Watcher
 
 COUNTS = "lab_reach_counts"  # key of the counts in trainer_state.json
@@ -40,15 +34,7 @@ class ReachCallback(TrainerCallback):
         self.handler: CallbackHandler | None = None
         self.probed_step = 0
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: Any,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        processing_class: TextTokenizer | None = None,
-        **_: object,
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: TrainerControl, **passed: Any) -> None:
         """Watch the model, from the counts of the checkpoint on that training resumes from.
 
         Raises: LabError for options and a tokenizer by which a probe is not possible.
@@ -58,53 +44,37 @@ class ReachCallback(TrainerCallback):
         self.handler = find_handler()
         if self.handler is None:
             LOG.warning("probes are written to the Trainer's log_history alone, as its trackers are not found")
-        assert model is not None, "passed by the Trainer"
-        self.watch = Watcher(model, processing_class, **self.options)
+        self.watch = Watcher(passed["model"], passed["processing_class"], **self.options)
         self.watch.build_tests(self.tests)
         self.probed_step = state.global_step
         counts = state.stateful_callbacks.pop(COUNTS, {})
         if state.global_step:
             self.watch.load_state_dict(counts)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
-        """Probe if it is due."""
-        if state.global_step % self.every_steps == 0 or control.should_training_stop:
-            return self.probe(args, state, control)
-        return control
+    def on_step_end(self, args: TrainingArguments, state: Any, control: TrainerControl, **_: object) -> None:
+        """Probe if it is due, and give the counts of all ranks to the state before it is saved; a collective call."""
+        assert self.watch is not None, "training has begun"
+        step = state.global_step
+        if self.probed_step != step and (step % self.every_steps == 0 or control.should_training_stop):
+            self.probed_step = step
+            self.probe(args, state, control)
+        # An evaluation may decide that its step is saved, as the best one.
+        if control.should_save or control.should_evaluate:
+            state.stateful_callbacks[COUNTS] = self.watch.state_dict()
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
-        """Probe after an early stop, before the Trainer loads the best model."""
-        return self.probe(args, state, control) if control.should_training_stop else control
+    # An evaluation may stop the training. The Trainer loads the best model after the end of the epoch.
+    on_epoch_end = on_step_end
 
-    def probe(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        """Probe a step once, and log reach, and f and g at half of the window and beyond."""
-        if self.watch is None or self.probed_step == state.global_step:
-            return control
-        self.probed_step = state.global_step
+    def probe(self, args: TrainingArguments, state: Any, control: TrainerControl) -> None:
+        """Log reach, and f and g at half of the window and beyond."""
+        assert self.watch is not None, "training has begun"
         logs = {**self.watch.summary(self.tests), "epoch": state.epoch}
         state.log_history.append({**logs, "step": state.global_step})
         if self.handler is not None:
             # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
             should_log = control.should_log
-            control = self.handler.on_log(args, state, control, logs)
+            self.handler.on_log(args, state, control, logs)
             control.should_log = should_log
-        return control
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Add the counts of all ranks to the checkpoint; a collective call."""
-        if self.watch is None:
-            return
-        counts = self.watch.state_dict()
-        # A search of hyperparameters has a folder for each trial. The newest file is the one just written.
-        files = Path(args.output_dir or "").rglob(f"checkpoint-{state.global_step}/{TRAINER_STATE_NAME}")
-        for file in sorted(files, key=os.path.getmtime)[-1:] if args.should_save else ():
-            saved = read_object(file, CheckpointError, "save again")
-            saved["stateful_callbacks"][COUNTS] = counts
-            write_json(file, saved)
 
 
 def find_handler() -> CallbackHandler | None:

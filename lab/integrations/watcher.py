@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.core.errors import ConfigError, DataError, first_line
-from lab.core.launch import sum_over_ranks
+from lab.core.launch import exchange, sum_over_ranks
 from lab.core.types import IntArray, Row
 from lab.counts import COUNTED, PositionCounts
 from lab.data.encoding import inside_text
@@ -31,12 +31,18 @@ from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
 
+CLOSED = nn.Identity()  # in place of a model
+
+
+def first_reason(reason: str | None) -> str | None:
+    """Return the first reason that a rank gives, if any; a collective call."""
+    return next(filter(None, exchange(reason)), None)
+
 
 class Hook:
     """The hook of a watched model. A copy or a file of the model has one that counts nothing."""
 
-    def __init__(self, observe: Callable[..., None] | None = None) -> None:
-        self.observe = observe
+    observe: Callable[..., None] | None = None
 
     def __call__(self, *arguments: object) -> None:
         if self.observe is not None:
@@ -79,54 +85,57 @@ class Watcher:
         if demand_every < 1:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.tokenizer, self.window = tokenizer, window
-        self.model: nn.Module | None = model
-        self.inner: nn.Module | None = retrieval.unwrap(model)
+        self.model, self.inner = model, retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
-        self.input = input
-        takes_any = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in self.parameters.values()}
+        takes_any = any(parameter.kind.name == "VAR_KEYWORD" for parameter in self.parameters.values())
+        self.names = dict(layout.NAMES)
         options = {"input": input, "positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
         for option, name in options.items():
-            if name is not None and name not in self.parameters and not takes_any:
-                names = ", ".join(self.parameters)
-                raise ConfigError(f"{option}={name}: is no argument of the model's forward; use one of: {names}")
-        self.names: layout.Names = {
-            "positions": (positions or "position_ids",),
-            "targets": (targets,) if targets else ("targets", "shift_labels", "labels"),
-            "boundaries": (boundaries,) if boundaries else ("cu_seq_lens_q", "cu_seqlens"),
-            "mask": (mask or "attention_mask",),
-        }
+            if name is None:
+                continue
+            if name not in self.parameters and not takes_any:
+                raise ConfigError(
+                    f"{option}={name}: is no argument of the model's forward; use one of: {', '.join(self.parameters)}"
+                )
+            self.names[option] = (name,)
+        self.input = input
         if tokenizer is not None:
             inside_text(retrieval.read_tokenizer(tokenizer))
         coverage = read_coverage(self.inner)
         if sliding_window or attention_chunk_size:
             coverage = Coverage(sliding_window, attention_chunk_size)
-        self.experiment = CausalityTest(input, self.names, logits, coverage.is_hybrid)
-        self.demand_every = demand_every
-        self.take_logits, self.haystack = logits, haystack
+        self.experiment = CausalityTest(self.names, logits, coverage.is_hybrid)
+        self.demand_every, self.haystack = demand_every, haystack
         self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
         self.forwards = self.forwards_in_eval = 0
         # Inputs by which the second forward of activation checkpointing is recognised.
         self.recent: deque[tuple[int, int]] = deque(maxlen=256)
-        self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
+        hook = Hook()
+        hook.observe = self.observe
+        self.hook = model.register_forward_pre_hook(hook, with_kwargs=True)
 
     # torch.compile cannot trace queues, threads and data pointers: the hook runs outside of compiled code.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[object, ...], kwargs: Row) -> None:
         """Note what a forward that trains receives, without an error, and without a wait for the device."""
-        if self.model is None or self.inner is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         if not self.inner.training:
             self.forwards_in_eval += 1
             if self.forwards_in_eval == 100:
-                rule = "100 forwards with gradients are not counted in eval mode"
-                self.counter.note(ConfigError(f"model.training=False: {rule}; call model.train() to train"))
+                self.counter.note(
+                    ConfigError(
+                        "model.training=False: 100 forwards with gradients are not counted in eval mode; "
+                        "call model.train() to train"
+                    )
+                )
             return
         self.forwards_in_eval = 0
         try:
             arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
             if not self.is_repeated(arguments.get(self.input)):
                 divides = self.experiment.examine(self.model, self.inner, arguments, len(args))
-                self.enqueue(layout.read_layout(self.input, arguments, self.names), divides)
+                self.enqueue(layout.read_layout(arguments, self.names), divides)
         # Of any type: the training must not depend on its being counted.
         except Exception as error:
             self.counter.note(error)
@@ -137,11 +146,9 @@ class Watcher:
             return False
         # It does so within the backward, on the same tensor. torch.utils.checkpoint reads the same private number.
         key = tokens.data_ptr(), tokens.numel()
-        is_in_backward = torch._C._current_graph_task_id() != -1
-        if is_in_backward and key in self.recent:
-            return True
+        is_repeated = torch._C._current_graph_task_id() != -1 and key in self.recent
         self.recent.append(key)
-        return False
+        return is_repeated
 
     def enqueue(self, received: layout.Received, divides: bool) -> None:
         """Copy what was received to the host for the thread."""
@@ -149,7 +156,7 @@ class Watcher:
         if self.forwards % self.demand_every or self.counter.is_behind:
             received.tokens = received.targets = None
         self.forwards += 1
-        layout.copy_to_host(received)
+        received.copy_to_host()
         self.counter.add(received)
 
     def total(self, reduce: bool = False) -> PositionCounts:
@@ -159,8 +166,7 @@ class Watcher:
         if reduce:
             for name in COUNTED:
                 setattr(total, name, sum_over_ranks(getattr(total, name)))
-            if retrieval.is_true_anywhere(self.incomplete is not None) and self.incomplete is None:
-                self.counter.incomplete = "another rank has not counted all forwards, and says why"
+            self.counter.incomplete = first_reason(self.incomplete)
         return total
 
     def frequency(self, *, reduce: bool = False) -> IntArray:
@@ -198,7 +204,6 @@ class Watcher:
         """
         built = self.build_tests(tests, distances, threshold, seed)
         total = self.total(reduce=True)
-        assert self.model is not None, "open"
         try:
             with retrieval.as_evaluated(self.model):
                 table = retrieval.tabulate_tests(retrieval.run_tests(built, self.compute_logits), threshold)
@@ -206,10 +211,10 @@ class Watcher:
             raise
         except Exception as error:
             # The other ranks wait within a forward that failed here. Only an end of the process frees them.
-            if retrieval.ranks()[1] > 1 and not isinstance(error, retrieval.ProbeStopped):
+            if retrieval.ranks()[1] > 1:
                 raise
             LOG.warning("no probe: %s", first_line(error))
-            table = pd.DataFrame(columns=["distance", "n", "score", "low", "high", "log_prob"], dtype=np.int64)
+            table = pd.DataFrame(columns=retrieval.COLUMNS, dtype=np.int64)
         f, g, half = total.frequency(), total.g(), self.window // 2
         table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
         # Plain numbers, which files of tables can hold.
@@ -223,35 +228,36 @@ class Watcher:
 
         Raises: LabError on every rank if one of them cannot.
         """
-
-        def build() -> DistanceProbe:
-            if self.model is None:
+        failed: Exception | None = None
+        try:
+            if self.model is CLOSED:
                 raise ConfigError("probe: is not possible after close(); call it before")
-            limit = count_positions(retrieval.unwrap(self.model))
+            limit = count_positions(self.inner)
             if limit is not None and self.window > limit:
                 raise ConfigError(f"window={self.window}: must be <= {limit}, the positions of the model; lower it")
-            return retrieval.build_tests(
+            built = retrieval.build_tests(
                 self.tokenizer, self.window, tests, distances, seed, threshold, haystack=self.haystack
             )
-
-        try:
-            return retrieval.build_together(build)
-        except retrieval.ProbeStopped as error:
-            raise (error.__cause__ or error) from None
+        # Of any type: the other ranks wait for the reason.
+        except Exception as error:
+            failed = error
+        if reason := first_reason(failed and first_line(failed)):
+            raise failed or ConfigError(reason)
+        return built
 
     def compute_logits(self, tokens: Tensor, n: int) -> Tensor:
         """Run the model; return at least the logits of the last `n` tokens."""
-        assert self.model is not None, "open"
-        options: dict[str, object] = {self.input: tokens.to(next(self.model.parameters()).device)}
         # Arguments of transformers. All logits of a long prompt and a large vocabulary would take gigabytes.
-        for name, value in {"use_cache": False, "logits_to_keep": n}.items():
-            if name in self.parameters:
-                options[name] = value
+        options: Row = {"use_cache": False, "logits_to_keep": n}
+        options = {name: value for name, value in options.items() if name in self.parameters}
+        options[self.input] = tokens.to(next(self.model.parameters()).device)
         try:
-            return self.take_logits(self.model(**options))
+            return self.experiment.logits(self.model(**options))
         except IndexError as error:
-            rule = f"the model has no such position or token ({first_line(error)})"
-            raise ConfigError(f"window={self.window}: {rule}; lower it, or pass the model's own tokenizer") from error
+            raise ConfigError(
+                f"window={self.window}: the model has no such position or token ({first_line(error)}); lower it, or "
+                "pass the model's own tokenizer"
+            ) from error
 
     def summary(self, tests: int = 64) -> dict[str, float]:
         """Probe, and return what a tracker logs, by name; a collective call.
@@ -294,7 +300,7 @@ class Watcher:
         self.hook.remove()
         self.counter.wait()
         self.counter.thread.shutdown()
-        self.model = self.inner = None
+        self.model = self.inner = CLOSED
 
     def __enter__(self) -> "Watcher":
         return self

@@ -278,7 +278,7 @@ def test_lightning_probes_each_due_step_once_and_two_fits_leave_one_hook(tmp_pat
 
 def test_an_attribute_that_is_not_there_is_named(tmp_path, tokenizer):
     with pytest.raises(ConfigError, match="attribute=wrap.x: is not in Module; name the model"):
-        LightningReach(tokenizer, window=WINDOW, attribute="wrap.x").on_fit_start(None, Module())
+        LightningReach(tokenizer, window=WINDOW, attribute="wrap.x").on_train_start(None, Module())
 
 
 def fit_on_ranks(folder, tokenizer_path):
