@@ -15,7 +15,7 @@ from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
-from lab.data.shards import SPLITS, Split, task_name, token_dtype
+from lab.data.shards import SPLITS, Split, task_name
 from lab.data.sources import (
     BUILDER,
     INPUTS,
@@ -28,11 +28,10 @@ from lab.data.text_files import describe_skipped
 from lab.data.tokenizer import (
     TOKENIZER,
     end_of_document,
-    n_ids,
     obtain_tokenizer,
     split_documents,
 )
-from lab.data.tokenizing import check_disk, run_task
+from lab.data.tokenizing import run_task
 
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 RunTask = Callable[[int], shards.Manifest]
@@ -206,7 +205,6 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, int]:
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
         check_inputs(folder, listing.files, listing.root)
         tokenizer = obtain_tokenizer(config, folder, reader)
-        check_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
         return run, reader.n_tasks
     source = shard_folder(config.base)

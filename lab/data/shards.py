@@ -38,6 +38,7 @@ RESTORE = "restore it, or delete the folder and prepare again"
 Record = TypeVar("Record")
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+Counts = dict[Literal["documents", "tokens"], int]
 
 
 @with_config(ConfigDict(extra="forbid"))  # a damaged name of an optional entry is no entry
@@ -51,7 +52,7 @@ class Manifest(TypedDict):
     name: str
     task: str
     dtype: Literal["<u2", "<u4"]
-    splits: dict[Split, dict[Literal["documents", "tokens"], int]]
+    splits: dict[Split, Counts]
     skips: dict[str, int]
     sources: list[str]
     files: dict[str, FileEntry]
@@ -150,6 +151,11 @@ def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
+def array_types(dtype: str) -> dict[str, str]:
+    """Return the type of each array of a split, by the type of its tokens."""
+    return {"tokens": dtype, "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
+
+
 @dataclass(frozen=True, eq=False)
 class Shard:
     """One split of one shard, mapped into memory; older shards and training tokens lack `bytes`.
@@ -178,8 +184,7 @@ class Shard:
             if not manifest["splits"][split]["tokens"]:
                 continue
             maps: dict[str, np.ndarray] = {}
-            types = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
-            for array, dtype in types.items():
+            for array, dtype in array_types(manifest["dtype"]).items():
                 name = f"{split}.{array}.bin"
                 if name in manifest["files"]:
                     try:

@@ -15,10 +15,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow
 import pytest
 
-from lab.core.errors import DiskError
 from lab.core.launch import in_processes
 from lab.core.schema import validated
-from lab.data import tokenizing
 from lab.data.config import Slimpajama
 from lab.data.preparation import prepare, shard_folder
 from tests.data.slim import slim
@@ -67,16 +65,6 @@ def test_a_folder_gives_its_training_split_and_says_so(config, capsys):
     prepare(config, progress=False)
     assert first_words(shard_folder(config)) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
     assert "data: files read: 2; skipped: 4 of other splits" in capsys.readouterr().out
-
-
-def test_a_disk_that_is_too_small_is_refused_before_the_first_task(config, monkeypatch):
-    monkeypatch.setattr(tokenizing, "free_bytes", lambda path: 2 * 70)
-    monkeypatch.setattr(tokenizing, "PACKED_TOKENS", 70 / sum(len(contents(name)) for name in NAMES[:2]))
-    prepare(config, tasks=slice(1), progress=False)  # 70 tokens of 2 bytes fit
-    monkeypatch.setattr(tokenizing, "free_bytes", lambda path: 2 * 35 - 1)  # half of them are left
-    with refused(f"{shard_folder(config)}: the shards need ", error=DiskError):
-        prepare(config, progress=False)
-    assert [path.name for path in shard_folder(config).glob("task-*")] == ["task-00000"]
 
 
 def test_a_worker_that_is_killed_is_one_line():

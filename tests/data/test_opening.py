@@ -26,9 +26,11 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
     for number, ends in enumerate(LENGTHS.cumsum(1)):
         writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
-        writer.write("train", "tokens", np.arange(ends[-1], dtype="<u4"), "<u2")
+        writer.write("train", "tokens", np.arange(ends[-1], dtype="<u4"))
+        writer.write("train", "ends", ends)
+        writer.write("train", "sources", np.zeros(DOCUMENTS))
         writer.sources["made"] = 0
-        writer.ends["train"], writer.owners["train"] = [0, *ends.tolist()], [0] * DOCUMENTS
+        writer.counts["train"] = {"documents": DOCUMENTS, "tokens": int(ends[-1])}
         writer.close(folder / f"task-{number:05d}")
     return folder
 
