@@ -1,30 +1,18 @@
-"""Texts as token ids: long texts in pieces, and the bytes of the original text that each token encodes.
-
-The tokenizers library takes five times as long for one long text as for its pieces. A text is cut where the tokens of
-the characters around the cut are those of its two sides, so that the pieces have the tokens of the whole text:
-
-    tokens of "... the end of a piece| and the next ..."  =  tokens of "... the end of a piece" + those of " and ..."
-
-Some tokenizers add a space to the beginning of every text. Then the space at a cut belongs to neither piece.
-"""
+"""Texts as token ids, and the bytes of the original text that each token encodes."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from lab.core.errors import DataError
 from lab.core.types import IntArray
 
-PIECE = 20_000  # characters
-
-Counts = np.typing.NDArray[np.uint32]
-Tokenize = Callable[[str], list[int] | list[str]]
+Ids = np.typing.NDArray[np.uint32]
 
 
 def switch_off_extras(tokenizer: Tokenizer) -> None:
@@ -78,70 +66,20 @@ def inner_steps(step: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
         yield {name: never.get(name, value) for name, value in step.items()}
 
 
-def cut_text(text: str, tokenize: Tokenize) -> list[tuple[str, str]]:
-    """Cut a long text into pieces, each with the text between it and the next piece: a space, or nothing."""
-    pieces = []
-    begin = 0
-    # no cut is looked for near the end, where the last piece would be short
-    for start in range(PIECE, len(text) - PIECE, PIECE):
-        cut = find_cut(text, start, tokenize)
-        if cut is not None:  # without a cut, this piece and the next one are one
-            end, after = cut
-            pieces.append((text[begin:end], text[end:after]))
-            begin = after
-    return [*pieces, (text[begin:], "")]
-
-
-def find_cut(text: str, start: int, tokenize: Tokenize) -> tuple[int, int] | None:
-    """Find the first cut from an index on that changes no token: the end of one piece and the start of the next."""
-    # none inside a run of spaces, whose tokens may depend on more of it than is compared
-    boundaries = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)").finditer(text, start, start + PIECE // 2)
-    n = 256  # characters on either side of a cut, whose tokens are compared
-    for boundary in islice(boundaries, 64):
-        end = boundary.start()
-        choices = [end]
-        if text[end] == " ":  # the tokenizer may add this space to the next piece by itself
-            choices.append(end + 1)
-        for after in choices:
-            parts = chain(tokenize(text[end - n : end]), tokenize(text[after : after + n]))
-            if [*parts] == tokenize(text[end - n : after + n]):
-                return end, after
-    return None
-
-
 def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], *, with_spans: bool = False
-) -> Iterator[tuple[Counts, IntArray | None]]:
+) -> Iterator[tuple[Ids, IntArray | None]]:
     """Encode texts without the special tokens of a document; with `with_spans` also find each token in its text.
 
     Shapes: ids uint32 (tokens,); the begin and end of each token in characters int64 (tokens, 2).
     """
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    encode_batch = tokenizer.encode_batch if with_spans else tokenizer.encode_batch_fast  # which computes no offsets
-    pieces_of_texts = [cut_text(text, encode) for text in texts]
-
-    def encode_pieces() -> Iterator[Encoding]:
-        pieces = (piece for piece, _ in chain.from_iterable(pieces_of_texts))
-        while batch := list(islice(pieces, 256)):
-            yield from encode_batch(batch, add_special_tokens=False)
-
-    encodings = encode_pieces()
-    for pieces in pieces_of_texts:
-        ids, spans = [], []
-        begin = 0
-        for piece, dropped in pieces:
-            encoding = next(encodings)
-            ids.append(np.array(encoding.ids, dtype=np.uint32))
-            if with_spans:
-                spans.append(begin + np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
-            begin += len(piece) + len(dropped)
-        yield np.concatenate(ids), np.concatenate(spans) if with_spans else None
+    encode = tokenizer.encode_batch if with_spans else tokenizer.encode_batch_fast  # which computes no offsets
+    for encoding in encode(texts, add_special_tokens=False):
+        spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) if with_spans else None
+        yield np.array(encoding.ids, dtype=np.uint32), spans
 
 
-def count_bytes(spans: IntArray, text: str, n_skipped: int = 0) -> Counts:
+def count_bytes(spans: IntArray, text: str, n_skipped: int = 0) -> Ids:
     """Count the bytes of a text from the end of each token to the end of the next; the last token has the rest.
 
     So text that the tokenizer drops counts as well, and the counts add up to the bytes of the original text, without

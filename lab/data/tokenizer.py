@@ -14,7 +14,7 @@ from lab.core.files import write_atomic
 from lab.data import synthetic
 from lab.data.config import Bpe, DataConfig, hash_json
 from lab.data.corpora import Reader, TextDocument
-from lab.data.encoding import cut_text, switch_off_extras
+from lab.data.encoding import switch_off_extras
 from lab.data.shards import SPLITS, Split
 
 TOKENIZER = "tokenizer.json"
@@ -40,26 +40,18 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
 
-    # cuts are found by the words alone, as the tokenizer is locked while it is trained
-    def split_words(text: str) -> list[str]:
-        return [word for word, _ in split.pre_tokenize_str(text)]
-
-    def cut_texts() -> Iterator[str]:
-        for text in texts:
-            for piece, _ in cut_text(text, split_words):
-                # words have no space behind their first character, or nothing but white space
-                if re.search(rf"[^ ]{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", piece):
-                    yield from cut_words(piece)
-                else:
-                    yield piece
-
     # training on a word takes the square of its length
-    def cut_words(text: str) -> Iterator[str]:
-        for _, (begin, end) in split.pre_tokenize_str(text):
-            for start in range(begin, end, LONGEST_WORD):
-                yield text[start : min(start + LONGEST_WORD, end)]
+    def cut_words() -> Iterator[str]:
+        for text in texts:
+            # words have no space behind their first character, or nothing but white space
+            if not re.search(rf"[^ ]{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", text):
+                yield text
+                continue
+            for _, (begin, end) in split.pre_tokenize_str(text):
+                for start in range(begin, end, LONGEST_WORD):
+                    yield text[start : min(start + LONGEST_WORD, end)]
 
-    tokenizer.train_from_iterator(cut_texts(), trainer)
+    tokenizer.train_from_iterator(cut_words(), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from eval.engine.texts import load_documents
-from lab.data import encoding
 from lab.data.config import TokenizerFile
 from lab.data.preparation import prepare, shard_folder
 from lab.data.shards import TokenStore
@@ -22,8 +21,6 @@ OWN = {  # settings in a tokenizer.json, by where they are
     "dropout": {"model": {"dropout": 0.5}},
 }
 OWN["padding"]["padding"] |= {"pad_to_multiple_of": None, "pad_token": "<bos>"}
-MIXTURE = "foo|  |\n|\n\n|\t|Bar's|12345|.|...|\u00e9|\u2460|x=| | and| the"  # of parts of a text
-LLAMA = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+"
 PIECES = ["?", "<eos>", "alpha", "beta"]
 MODELS = {
     "unigram": models.Unigram([(piece, -1.0) for piece in PIECES], 0, False),
@@ -51,23 +48,6 @@ def test_settings_of_the_file_are_off_and_shards_made_with_them_are_refused(tmp_
     assert stored == sorted(bpe.encode(text).ids for text in texts)
 
 
-def tokenizers_for(text):
-    """Train tokenizers whose words begin and end in different ways."""
-    made = {"ours": train_bpe([text], 400)}
-    for name, begin in {"llama": Regex(LLAMA), "metaspace": None}.items():
-        made[name] = Tokenizer(models.BPE(unk_token="?", fuse_unk=True))
-        split = pre_tokenizers.Split(begin or " ", "isolated" if begin else "removed")
-        in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        steps = [split, in_bytes] if begin else [pre_tokenizers.Metaspace()]
-        made[name].pre_tokenizer = pre_tokenizers.Sequence(steps)
-        made[name].train_from_iterator([text], trainers.BpeTrainer(vocab_size=500, special_tokens=["?"]))
-    content = json.loads(made["metaspace"].to_str())  # as Llama-2: a space before every text, and no words
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    steps = [{"type": "Prepend", "prepend": "\u2581"}, spaces]
-    content |= {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": steps}}
-    return made | {"prepended": Tokenizer.from_str(json.dumps(content))}
-
-
 def test_a_tokenizer_is_trained_on_long_words_in_parts():
     word = "".join(np.random.default_rng(0).choice(["ab", "cd", "e"], 1500).tolist())
     wanted = train_bpe([f" {word[:999]}", *(word[k : k + 1000] for k in range(999, len(word), 1000)), " or"], 400)
@@ -75,17 +55,6 @@ def test_a_tokenizer_is_trained_on_long_words_in_parts():
     start = time.process_time()
     train_bpe(["a" * 200_000], 400)
     assert time.process_time() - start < 5, "the square of 200,000 takes half a minute"
-
-
-def test_pieces_have_the_tokens_of_the_whole(monkeypatch):
-    monkeypatch.setattr(encoding, "PIECE", 600)
-    text = "".join(np.random.default_rng(0).choice(MIXTURE.split("|"), 8000).tolist())
-    for name, tokenizer in tokenizers_for(text).items():
-        pieces = encoding.cut_text(text, lambda part, by=tokenizer: by.encode(part, add_special_tokens=False).ids)
-        assert len(pieces) > 20, name
-        ((ids, spans),) = encoding.encode_texts(tokenizer, [text], with_spans=True)
-        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, name
-        assert encoding.count_bytes(spans, text).sum() == len(text.encode()), name
 
 
 def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
