@@ -58,20 +58,21 @@ def plot_lines(
     table = pd.DataFrame(rows)
     x_axis, y_axis = (chart_style.build_axis(side, table, axis) for side, axis in (("x", x), ("y", y)))
     is_named = y_axis["shorthand"].endswith(":O")
-    colors, shapes = [alt.ColorValue(color)], []
+    channels = [alt.ColorValue(color)]
+    colors = channels[:]
     if series is not None:
         side: Literal["x", "y"] = "x" if is_named else "y"
-        colors[0], *shapes = chart_style.build_series(table, series, names, side, points=points, listed=legend)
+        channels = chart_style.build_series(table, series, names, side, points=points, listed=legend)
+        colors = channels[:1]
         if x_axis["shorthand"].endswith(":O"):
-            colors.append(alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series]))))
+            offset = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
+            colors.append(offset)
+            channels.append(offset)
     chart = alt.Chart()  # the rows are those of the outer chart, so that facets divide them
+    mark, bars = chart.mark_line(point=marks), chart.mark_area(opacity=0.13, clip=True)
     if points:
-        mark = chart.mark_point(filled=True, size=50, opacity=0.9)
-        bars = chart.mark_rule(strokeWidth=1.2, clip=True)
-    else:
-        mark = chart.mark_line(strokeWidth=2, point={"size": 36} if marks else False)
-        bars = chart.mark_area(opacity=0.13, clip=True)
-    layers = [mark.encode(x_axis, y_axis, *colors, *shapes, tooltip=chart_style.list_tips(table))]
+        mark, bars = chart.mark_point(filled=True), chart.mark_rule(strokeWidth=1.2, clip=True)
+    layers = [mark.encode(x_axis, y_axis, *channels, tooltip=chart_style.list_tips(table))]
     if limits:
         ends = [x_axis, alt.Y("low:Q"), alt.Y2("high:Q")]
         if is_named:
@@ -81,10 +82,8 @@ def plot_lines(
     for rule in rules:
         layers += chart_style.plot_rule(rule, n_texts)
         n_texts += rule.axis == "x" and bool(rule.text)
-    full = alt.layer(*layers, data=table).properties(width=width, height=height)
-    if title:
-        full = full.properties(title=alt.TitleParams(title.split("\n"), offset=LINE * max(1, n_texts)))
-    return full
+    heading = alt.TitleParams(title, offset=LINE * max(1, n_texts))
+    return alt.layer(*layers, data=table, width=width, height=height, title=heading)
 
 
 def plot_heat(
@@ -105,21 +104,23 @@ def plot_heat(
     alt = altair()
     table = pd.DataFrame(rows)
     axes = [chart_style.build_axis(side, table, axis, named=True) for side, axis in (("x", x), ("y", y))]
-    layers = [part.encode(*axes) for part in chart_style.plot_cells(table, axes, cells, percent=percent)]
+    size = max(len(axis["sort"]) for axis in axes)
+    layers = [part.encode(*axes) for part in chart_style.plot_cells(table, size, cells, percent=percent)]
+    columns = axes[0]["sort"]
     for rule in rules:
-        layers += chart_style.plot_edge(axes[0], rule.value)
-    full = alt.layer(*layers, data=table).properties(width=width, height=height)
-    return full.properties(title=title.split("\n")) if title else full
+        # Between the last column that is at most the value, and the next.
+        inside = [column for column in columns if column <= rule.value]
+        if 0 < len(inside) < len(columns):
+            line = alt.Chart(alt.Data(values=[{}])).mark_rule(color="#222222", strokeDash=[4, 3], strokeWidth=2)
+            layers.append(line.encode(alt.XDatum(inside[-1], bandPosition=1, type="ordinal")))
+    return alt.layer(*layers, data=table, width=width, height=height, title=title)
 
 
 def facet(chart: alt.LayerChart, by: str, columns: int = 3) -> alt.FacetChart:
     """Give each value of a column of the rows a chart of its own, `columns` side by side."""
-    import pandas as pd
-
     alt = altair()
-    table = pd.DataFrame(chart.data)
     header = alt.Header(labelFontWeight="bold", labelLimit=chart.width, labelExpr=WRAPPED)
-    values = list(dict.fromkeys(table[by]))
+    values = list(dict.fromkeys(chart.data[by]))
     return chart.facet(facet=alt.Facet(f"{by}:N", title=None, sort=values, header=header), columns=columns)
 
 
@@ -137,22 +138,29 @@ def layer(*charts: alt.LayerChart) -> alt.LayerChart:
 def concat(*charts: Chart, columns: int = 1, title: str = "") -> alt.ConcatChart:
     """Join charts, `columns` side by side, each with colours and legends of its own."""
     # Altair's default shares the scales of joined charts, which would give one series the colour of another.
-    joined = altair().concat(*charts, columns=columns)
+    joined = altair().concat(*charts, columns=columns, title=title)
     channels = ("color", "strokeDash", "shape", "xOffset")
-    joined = joined.resolve_scale(**dict.fromkeys(channels, "independent"))
-    return joined.properties(title=title.split("\n")) if title else joined
+    return joined.resolve_scale(**dict.fromkeys(channels, "independent"))
 
 
 def set_theme(chart: Chart) -> Chart:
-    """Set sizes of text that can be read on paper, a white ground and the legend below."""
-    return (
-        chart.configure(background="white", font="sans-serif")
-        .configure_axis(labelFontSize=12, titleFontSize=13, titleFontWeight="normal", gridColor="#eeeeee")
-        .configure_legend(
-            labelFontSize=12, titleFontSize=13, orient="bottom", labelLimit=420, symbolLimit=28, symbolOpacity=1
-        )
-        .configure_title(fontSize=13, anchor="start", offset=14)
-        .configure_view(strokeWidth=0)
+    """Set sizes of text that can be read on paper, a white ground, the legend below, and eight colours."""
+    sizes = {"labelFontSize": 12, "titleFontSize": 13}
+    # They can be seen on white and black.
+    palette = [BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499", "#96b45a"]
+    return chart.configure(
+        background="white",
+        lineBreak="\n",
+        font="sans-serif",
+        range={"category": palette},
+        axis={**sizes, "titleFontWeight": "normal", "gridColor": "#eeeeee", "labelOverlap": "greedy"},
+        axisX={"labelSeparation": 8},
+        axisDiscrete={"labelAngle": 0, "labelLimit": NAMES},
+        legend={**sizes, "orient": "bottom", "labelLimit": 420, "symbolLimit": 28, "symbolOpacity": 1},
+        title={"fontSize": 13, "anchor": "start", "offset": LINE},
+        view={"strokeWidth": 0},
+        point={"size": 50, "opacity": 0.9},
+        text={"fontSize": 11},
     )
 
 
