@@ -44,7 +44,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
-from eval.engine.text import WIDEST, Result, fitted, natural_key
+from eval.engine.text import WIDEST, Result, fitted, natural_key, pivot
 from lab.analysis.conditions import condition_settings, define_names, find_differences, shorten_names
 from lab.analysis.table import ResultTable, bound_reach, list_results, read_result_table, unpacked
 from lab.core.chart_style import CENSORED, range_of
@@ -81,20 +81,18 @@ def join(request: Request) -> Result:
     options: CompareOptions = request.options
     with unpacked(request.positional) as places:
         table = read_result_table(places, options.replicate)
-        for place in places:
-            if (place / "config.yaml").is_file() and str(place.resolve()) not in set(table.rows.run):
-                fix = "give a run folder, a folder of results, or a .jsonl file of rows"
-                raise DataError(f"{place}: no results of an evaluation; {fix}")
+        for run in table.settings.keys() - set(table.rows.run):
+            raise DataError(
+                f"{run}: no results of an evaluation; give a folder that has some, or a .jsonl file of rows"
+            )
         # A table without a word about skipped rows would look complete.
         if table.skipped:
             show(f"skipped rows of {', '.join(table.skipped)}, which are joined with no others", error=True)
         cells, notes = arrange(table, options.by, full=options.full)
-    fields = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER, *options.by, "protocol", "n", "seeds"]
-    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted", "p_exact", "seeds_needed"]
-    known = cells.drop(columns="protocol", errors="ignore").rename(columns={"alike": "protocol"})
-    rows = []
-    for _, row in known.reindex(columns=list(dict.fromkeys(fields))).astype(object).iterrows():
-        rows.append(row[row.notna() & (row != "")].to_dict())
+    fields = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER, *options.by, "alike", "n", "seeds"]
+    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted", "seeds_needed"]
+    known = cells.reindex(columns=list(dict.fromkeys(fields))).rename(columns={"alike": "protocol"}).astype(object)
+    rows = [row.dropna().to_dict() for _, row in known.iterrows()]
     return request.save("compare", format_table(cells, notes, full=options.full), rows)
 
 
@@ -113,17 +111,15 @@ def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) ->
         is_setting |= add_field(frame, name)
     if "model" in by:
         frame["model"] = frame.own_model
-    results = frame
     if "checkpoint" not in by:
         newest = frame.groupby(["measure", "model", "method"], dropna=False).checkpoint.transform("max")
-        results = frame[frame.checkpoint == newest]
-        if len(results) < len(frame):
-            omitted = f"{len(frame) - len(results):,} results of older checkpoints are omitted"
-            notes.append(f"{omitted}; --by=checkpoint shows them.")
-    results = results.copy()
-    lines, columns = choose_keys(results, list(dict.fromkeys(by)), is_setting)
+        is_older = frame.checkpoint != newest
+        if is_older.any():
+            notes.append(f"{is_older.sum():,} results of older checkpoints are omitted; --by=checkpoint shows them.")
+            frame = frame[~is_older].copy()
+    lines, columns = choose_keys(frame, list(dict.fromkeys(by)), is_setting)
     # The sort is stable: of equal numbers of tests, the later result comes last and is kept.
-    rising = results.sort_values("n", kind="stable", na_position="first")
+    rising = frame.sort_values("n", kind="stable", na_position="first")
     once = rising.drop_duplicates([*lines, *columns, "seed_of_run"], keep="last").sort_index()
     groups = once.groupby([*lines, *columns], sort=False, dropna=False)
     cells = pd.DataFrame([average_seeds(rows) for _, rows in groups])
@@ -149,12 +145,11 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
     for name in find_differences(own):
         frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
     frame["own_model"] = frame.model
-    frame["condition"] = condition = frame.condition.where(has_run, frame.model)
-    names = {run: condition.name for run, condition in table.conditions.items() if not condition.is_base}
-    short, _ = shorten_names(names)
+    frame["condition"] = frame.condition.where(has_run, frame.model)
+    short, _ = shorten_names({run: each.name for run, each in table.conditions.items() if not each.is_base})
     # A condition of one run has the run's name.
-    named = pd.Series([short.get(*pair) for pair in zip(frame.run, condition, strict=True)], frame.index)
-    frame["model"] = frame.model.where(frame.groupby("condition").run.transform("nunique") <= 1, named)
+    is_one = frame.groupby("condition").run.transform("nunique") <= 1
+    frame["model"] = frame.model.where(is_one, frame.run.map(short).astype(object).fillna(frame.condition))
     frame["seed_of_run"] = frame.replicate.astype(str)
     frame["weights"] = frame.weights.mask(has_run)  # follow from run and checkpoint
     # Seeds end some tokens apart, so that their checkpoints are matched by number and named as the first one's.
@@ -165,16 +160,15 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
 
 
 def select_usual(frame: pd.DataFrame, by: Sequence[str], table: ResultTable) -> tuple[pd.DataFrame, list[str]]:
-    """Select results of runs under the methods that they trained with, without bases; note what is left out."""
+    """Select results of runs under the methods that they trained with, without bases; note what is omitted."""
     notes = []
-    bases = [base for base, condition in table.conditions.items() if condition.is_base]
     is_base = frame.is_base.eq(True)
-    if bases and not is_base.all():
-        frame = frame[~is_base].copy()
-    if bases:
-        tokens = {int(n) for base in bases if (n := table.settings[base].get("train.tokens")) is not None}
-        listed = ", ".join(f"{n:,}" for n in sorted(tokens))
+    if is_base.any() and not is_base.all():
+        bases = frame[is_base].run.unique()
+        tokens = sorted({table.settings[base].get("train.tokens", 0) for base in bases})
+        listed = ", ".join(f"{n:,}" for n in tokens)
         notes.append(f"{len(bases)} runs that others start from, of {listed} tokens, are not in the table.")
+        frame = frame[~is_base].copy()
     if "method" not in by:
         trained = frame[[file.name == "probes.jsonl" for file in frame.file]].groupby("run").method.first()
         is_other = frame.method != frame.run.map(trained).astype(object).fillna(frame.method)
@@ -237,61 +231,56 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
 def average_seeds(rows: pd.DataFrame) -> Row:
     """Average the results of one cell, one for each seed; return a range if one of them is censored."""
     # A result below the first value tested has no score: the range shows that value with a mark.
-    values = rows.score.astype(float).fillna(rows["first"].astype(float))
-    censored = int(rows.censored.count())
-    by_seed = {row.seed_of_run: row for row in rows.itertuples()}
-    cell: Row = rows.iloc[-1].to_dict() | {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum())}
-    cell |= {"range": "", "by_seed": by_seed, "alike_of_seeds": "", "floor": 0.0}
-    if censored:
+    first = rows["first"].astype(float)
+    values = rows.score.astype(float).fillna(first)
+    n, unit = len(rows), rows.unit.iloc[0]
+    cell: Row = rows.iloc[-1].to_dict() | {"seeds": n, "n_censored": rows.censored.count(), "dips": rows.dips.sum()}
+    cell |= {"by_seed": {row.seed_of_run: row for row in rows.itertuples()}, "floor": 0.0}
+    cell |= {"range": None, "agreement": None}
+    if cell["n_censored"]:
         # Where the limits go beyond the first value, the model may retrieve there, and no number is determined.
-        is_open = rows.metric.str.startswith("reach") & (rows.censored == "below") & (rows.high != rows["first"])
+        is_open = rows.metric.str.startswith("reach") & (rows.censored == "below") & (rows.high != first)
         parts = []
         if not is_open.all():
             parts.append(range_of(values[~is_open], rows.censored[~is_open].map(CENSORED)))
         if is_open.any():
-            best = rows.record[is_open].iloc[-1].get("best_distance")
-            parts.append(f"{is_open.sum()} not determined" if len(rows) > 1 else "not determined")
-            if len(rows) == 1 and best is not None:
+            best = cell["record"].get("best_distance")
+            parts.append("not determined" if n == 1 else f"{is_open.sum()} not determined")
+            if n == 1 and best is not None:
                 parts.append(f"best at {best:,}")
         cell["range"] = ", ".join(parts)
-        if len(rows) > 1:
+        if n > 1:
             cell |= dict.fromkeys(("score", "low", "high"), np.nan)
-    elif len(rows) > 1:
-        unit = rows.unit.iloc[0]
+    elif n > 1:
         is_share = unit == "share"
         mean, low, high = statistics.mean_with_limits(values.tolist(), ends=statistics.SHARES if is_share else None)
-        ends = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}
-        low, high = np.clip([low, high], *ends.get(unit, (-np.inf, np.inf))).tolist()
-        cell |= {"score": mean, "low": low, "high": high}
+        ends = {"percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}.get(unit, (-np.inf, np.inf))
+        cell |= {"score": mean, "low": max(low, ends[0]), "high": min(high, ends[1])}
         if is_share and rows.passed.notna().all():  # of independent tests
             # The spread of the seeds may be 0 by chance, but not below that of the tests.
-            variances = [statistics.binomial_variance(row.score, row.n) for row in rows.itertuples()]
-            cell["floor"] = float(np.mean(variances))
+            cell["floor"] = statistics.binomial_variance(rows.score.astype(float), rows.n.astype(float)).mean()
             if mean in statistics.SHARES and values.nunique() == 1:
                 # Limits over seeds that all agree would say more than their tests do.
-                n = int(rows.n.min())
-                limits = " to ".join(f"{100 * end:.3g}" for end in share_limits(n * int(mean), n, CONFIDENCE))
-                what = "all" if mean else "none"
-                cell["alike_of_seeds"] = f"{len(rows)} of {len(rows)} seeds found {what} (each {limits})"
+                tests, what = int(rows.n.min()), "all" if mean else "none"
+                limits = " to ".join(f"{100 * end:.3g}" for end in share_limits(tests * int(mean), tests, CONFIDENCE))
+                cell["agreement"] = f"{n} of {n} seeds found {what} (each {limits})"
     return cell
 
 
 def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     """Name lines by metric, distance or length, and by the fields that distinguish lines of the same name."""
-    out = cells.metric if "metric" in lines else pd.Series("", index=cells.index)
-    for name in ("distance", "length"):
-        if name in lines:
-            out = out + cells[name].map(lambda n: "" if pd.isna(n) or not n else f" at {n:,.0f}")
+    out = cells.metric if "metric" in lines else pd.Series("", cells.index)
+    for name in [name for name in ("distance", "length") if name in lines]:
+        out = out + cells[name].astype(float).map(lambda n: f" at {n:,.0f}" if n > 0 else "")
     first = out = out.str.strip()
     for name in lines:
-        if name in LINE:
-            continue
-        # Unknown values are text too: pandas counts nan as no value, so that two lines would have one name.
-        text = cells[name].fillna("-").astype(str)
-        is_alike = text.groupby(first).transform("nunique") <= 1
-        if name not in COLUMNS and name not in WIDER:
-            text = f"{name}=" + text
-        out = out.where(is_alike, out + " " + text)
+        if name not in LINE:
+            # Unknown values are text too: pandas counts nan as no value, so that two lines would have one name.
+            text = cells[name].fillna("-").astype(str)
+            is_alike = text.groupby(first).transform("nunique") <= 1
+            if name not in COLUMNS + WIDER:
+                text = f"{name}=" + text
+            out = out.where(is_alike, out + " " + text)
     return out
 
 
@@ -323,10 +312,9 @@ def add_p_values(cells: pd.DataFrame) -> None:
         if cell.number and cell.line in base:
             verdicts[cell.Index] = compute_verdict(base[cell.line], cell)
     table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
-    table = table.astype(dict.fromkeys(Verdict._fields[1:], float))
-    cells[table.columns] = table
-    cells["p_adjusted"] = statistics.holm(table["p"])
-    cells["seeds_needed"] = table["seeds_needed"].where(cells["p_adjusted"] > LEVEL)  # where nothing is shown
+    cells[table.columns] = table.astype({"p": float, "seeds_needed": float})
+    cells["p_adjusted"] = statistics.holm(cells["p"])
+    cells["seeds_needed"] = cells["seeds_needed"].where(cells["p_adjusted"] > LEVEL)  # where nothing is shown
     cells["compared"] = cells.index.isin([*verdicts])
 
 
@@ -362,8 +350,8 @@ def read_outcomes(cell: Any) -> dict[object, float]:
         file = file.parent / f"cases/tokens-{cell.tokens or 0:015d}.jsonl"
     scores: dict[object, float] = {}
     for test in read_tests(file, file.stat().st_mtime_ns) if file.is_file() else ():
-        known = test.get("cell") == line.get("cell") and test.get("length", line.get("length")) == line.get("length")
-        if known and ("cell" not in line or "found" not in test or test["test"] < cell.n):
+        is_of_cell = all(test.get(name, line.get(name)) == line.get(name) for name in ("cell", "length"))
+        if is_of_cell and ("cell" not in line or "found" not in test or test["test"] < cell.n):
             score = read_score(test, line)
             if score is not None:
                 scores[test["test"], test.get("prompt_hash")] = score
@@ -390,7 +378,7 @@ def read_score(test: Row, line: Row) -> float | None:
         value = test["scores"].get(line["metric"])
     if isinstance(value, list):  # a log-likelihood and its weight
         return float(-value[0] / value[1])
-    return None if value is None else float(value)
+    return value
 
 
 def list_growth(cells: pd.DataFrame) -> Iterator[Row]:
@@ -430,21 +418,18 @@ def least_growth(first: Any, second: Any) -> float | None:
 
 def format_table(cells: pd.DataFrame, notes: Sequence[str], *, full: bool) -> str:
     """Write the table and its notes; without `full` in at most 25 lines, of evenly spaced distances."""
-    named = define_names(cells.column.unique())
     order = list(dict.fromkeys(cells.line))
     fixed = cells[cells["rank"] < 2].line.nunique()
     distances = list(dict.fromkeys(cells.line[cells["rank"] == 2]))
     rest = order[fixed:] if full or not distances else distances
     for n in range(len(rest), -1, -1):
-        kept = order[:fixed]
-        for index in np.linspace(0, len(rest) - 1, n).round().astype(int):
-            kept.append(rest[index])
+        kept = [*order[:fixed], *[rest[index] for index in np.linspace(0, len(rest) - 1, n).round().astype(int)]]
         shown = cells[cells.line.isin(kept)]
         below = [*describe_marks(shown, full=full), *notes]
         if len(kept) < len(order):
             below.append(f"{len(order) - len(kept)} lines are omitted; --full shows them.")
         lines = [*fitted(to_table(shown, full=full)).split("\n"), ""]
-        for note in [*below, *named] if full else [" ".join(below), *named]:
+        for note in [*(below if full else [" ".join(below)]), *define_names(cells.column.unique())]:
             lines += wrap(note, WIDEST)
         if full or len(lines) <= 25 or fixed + n <= 1:
             break
@@ -454,8 +439,8 @@ def format_table(cells: pd.DataFrame, notes: Sequence[str], *, full: bool) -> st
 def to_table(cells: pd.DataFrame, *, full: bool = True) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
     texts = cells.assign(text=[write_cell(cell, full=full) for cell in cells.itertuples()])
-    table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
-    return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
+    table = pivot(texts, "line", "column", "text").fillna("-").rename_axis(index=None, columns=None)
+    return table[cells.sort_values("number").column.unique()]
 
 
 def format_heading(value: object) -> str:
@@ -468,14 +453,13 @@ def format_heading(value: object) -> str:
 def write_cell(cell: Any, *, full: bool = True) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
     low, high = (write_number(limit, cell.unit) for limit in (cell.low, cell.high))
-    text = cell.range if isinstance(cell.range, str) and cell.range else str(write_number(cell.score, cell.unit))
-    if isinstance(cell.alike_of_seeds, str) and cell.alike_of_seeds:
+    text = cell.range if isinstance(cell.range, str) else write_number(cell.score, cell.unit)
+    if isinstance(cell.agreement, str):
         text = "all" if cell.score else "none"
-    elif low and pd.notna(cell.score):
-        if high:
-            text += f" ({low} to {high})"
-        elif cell.unit == "tokens":
-            text += f" ({low} or more)"
+    elif low and high and pd.notna(cell.score):
+        text += f" ({low} to {high})"
+    elif low and cell.unit == "tokens" and pd.notna(cell.score):
+        text += f" ({low} or more)"
     if cell.seeds != cell.column_seeds:
         text += f", {cell.seeds} seeds"
     elif cell.seeds == 1 and pd.notna(cell.n):
@@ -484,29 +468,26 @@ def write_cell(cell: Any, *, full: bool = True) -> str:
         text += f", {cell.dips} dips" if cell.seeds > 1 else ", a dip"
     # nan, of a result without a test, is not <= LEVEL.
     if cell.p_adjusted <= LEVEL:
-        text += "*"
-    elif cell.compared and not isinstance(cell.test, str):
-        text += "?"
-    return text
+        return f"{text}*"
+    return f"{text}?" if cell.compared and not isinstance(cell.test, str) else text
 
 
-def write_number(value: float, unit: str) -> str | None:
-    """Write a score or a limit of a unit, without the .0 of tokens; None if it is not known."""
+def write_number(value: float, unit: str) -> str:
+    """Write a score or a limit of a unit, without the .0 of tokens; nothing if it is not known."""
     if pd.isna(value):
-        return None
+        return ""
     if unit == "share":
         value = 100 * value
     forms = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}
     text = f"{value:{forms.get(unit, '.4g')}}"
     if unit == "ln":
-        return re.sub(r"^(-?)0\.", r"\1.", text)
+        return text.replace("0.", ".", 1) if abs(value) < 1 else text
     return text.removesuffix(".0") if unit == "tokens" else text
 
 
 def describe_marks(cells: pd.DataFrame, *, full: bool) -> list[str]:
     """Explain the marks and the tests."""
-    tests = cells.test.value_counts()
-    untested = int((cells.compared.astype(bool) & cells.test.isna()).sum())
+    untested = (cells.compared & cells.test.isna()).sum()
     notes = ["Shares in percent."]
     if (cells.seeds > 1).any():
         notes.append("Means over seeds with 95% limits; of censored seeds the least and the most: < below, + beyond.")
@@ -514,11 +495,10 @@ def describe_marks(cells: pd.DataFrame, *, full: bool) -> list[str]:
         notes.append("Growth is the mean difference of the seeds from the column before.")
     if full and (cells.dips > 0).any():
         notes.append("k dips: k runs fail at a distance nearer than reach.")
-    for text in dict.fromkeys(cells.alike_of_seeds.dropna()):
-        if text:
-            notes.append(f"{'all' if ' all ' in text else 'none'}: {text}.")
-    if len(tests):
-        named = ", ".join([f"{name} ({count})" for name, count in tests.items()])
+    for text in cells.agreement.dropna().unique():
+        notes.append(f"{'all' if ' all ' in text else 'none'}: {text}.")
+    if cells.test.notna().any():
+        named = ", ".join([f"{name} ({count})" for name, count in cells.test.value_counts().items()])
         first = cells.column[cells.number == 0].iloc[0]
         notes.append(f"* differs from {first} at {LEVEL:g}, p adjusted by Holm: {named}.")
     if untested:

@@ -23,7 +23,7 @@ from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run_e
 from eval.engine.text import RESULTS, Result
 from eval.report.figures import FIGURES, Figure
 from eval.report.frames import Runs, fold_accuracies, read_runs
-from lab.analysis.conditions import condition_settings, define_names, find_differences
+from lab.analysis.conditions import define_names
 from lab.analysis.table import is_run, unpacked
 from lab.core.chart import altair, concat, save_chart, set_theme, words
 from lab.core.command import start
@@ -103,16 +103,12 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    settings = pd.DataFrame(runs.settings).T[find_differences(condition_settings(runs.settings))]
-    if not settings.empty:
-        settings = settings.rename_axis("run").reset_index()
-    limits = {"low": "effective_length_low", "high": "effective_length_high"}
+    columns = ["condition", "run", "method", "reach", "low", "high", "g", "n"]
     return {
-        "Runs at their last probe": runs.runs.rename(columns=limits),
-        "Reach by position method, last probe": runs.reaches,
-        "Settings that differ between conditions": settings,
+        "Runs at their last probe": runs.runs,
+        "Reach by position method, last probe": runs.reaches[columns],
         "Retrieval accuracy by distance, last probe": fold_accuracies(runs.distances),
-        "Every probe": runs.probes.drop(columns="probe").rename(columns=limits),
+        "Every probe": runs.probes,
     }
 
 

@@ -35,16 +35,17 @@ class Figure(NamedTuple):
 
 def plot_over_tokens(runs: Runs, value: str, title: str) -> Figure | None:
     """Plot a measure against consumed tokens: runs as points, and the mean of a condition where none is censored."""
-    rows = list_outcomes(runs.probes, value)
+    results = runs.results[runs.results["metric"].str.startswith(words(value))].rename(columns={"score": value})
+    rows = list_outcomes(results, value)
     if not (rows["outcome"] == RUN).any():  # one bound for all, which the tables show
         return None
-    at = rows.groupby(["condition", "probe"], sort=False)["tokens"].mean().reset_index()
-    groups = fold_reaches(runs.probes, ["condition", "probe"], value).merge(at, on=["condition", "probe"])
-    is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
-    points = pd.concat([rows[["condition", "run", "tokens", value, "outcome"]], groups[groups["outcome"] == MEAN]])
+    by = ["condition", "probe"]
+    groups = fold_reaches(results, by, value).merge(rows.groupby(by, sort=False)["tokens"].mean().reset_index())
+    is_mean = groups["outcome"] == MEAN
+    points = pd.concat([rows[["condition", "run", "tokens", value, "outcome"]], groups[is_mean]])
     # A line through the means stops where a run of the condition is censored: a gap, no false mean.
-    line = groups.drop_duplicates(["condition", "probe"])[["condition", "tokens", value]]
-    line[value] = line[value].where(is_whole)
+    line = groups.drop_duplicates(by)[["condition", "tokens", value]]
+    line[value] = line[value].where(is_mean | ((groups["of"] == 1) & (groups["outcome"] == RUN)))
     axes = Axis("tokens", "consumed tokens"), Axis(value, f"{words(value)} (tokens)")
     plot = partial(plot_lines, x=axes[0], y=axes[1], series="condition", names=runs.conditions)
     has_bands = len(runs.conditions) <= MOST_BANDS
@@ -56,23 +57,26 @@ def plot_over_tokens(runs: Runs, value: str, title: str) -> Figure | None:
 def plot_methods(runs: Runs) -> Figure | None:
     """Plot reach under each position method (arXiv 2410.18745, Table 1), a chart for each condition."""
     points = fold_reaches(runs.reaches, ["condition", "method"])
-    methods = [name for name in runs.methods if name in set(points["method"])]
-    if len(methods) < 2:
+    if points["method"].nunique() < 2:
         return None
-    points = points.set_index("method").loc[methods].reset_index()
-    points = order_conditions(runs, points)
     # The limits of a few seeds would stretch the axis far beyond the last distance.
-    points["high"] = points["high"].clip(upper=runs.reaches["last_distance"].max() * 1.05)
+    points["high"] = points["high"].clip(upper=runs.reaches["last"].max() * 1.05)
     axes = Axis("reach", "reach (tokens)"), Axis("method", "")
-    plot = partial(plot_lines, points, *axes, "condition", points=True, legend=False, names=runs.conditions)
-    chart = facet(plot(limits=True, width=420, height={"step": 16}), "condition", columns=1)
-    chart = chart.resolve_scale(y="independent")  # each condition has the rows of its own methods
+    chart = plot_lines(
+        points,
+        *axes,
+        "condition",
+        points=True,
+        legend=False,
+        limits=True,
+        names=runs.conditions,
+        width=420,
+        height={"step": 16},
+    )
+    # Each condition has the rows of its own methods.
+    chart = facet(chart, "condition", columns=1).resolve_scale(y="independent")
     caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
     return Figure("Reach under each position method", caption, chart, left=NAMES)
-
-
-def order_conditions(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.sort_values("condition", kind="stable", key=lambda names: names.map(runs.conditions.index))
 
 
 def plot_distances(runs: Runs) -> Figure | None:
@@ -83,7 +87,7 @@ def plot_distances(runs: Runs) -> Figure | None:
     accuracy = rows.groupby("method")["score"].mean()
     best = {"plain", *accuracy.nlargest(7).index}
     chosen = [name for name in runs.methods if name in best]
-    mean = order_conditions(runs, fold_accuracies(rows[rows["method"].isin(chosen)]))
+    mean = fold_accuracies(rows[rows["method"].isin(chosen)])
     has_bands = len(chosen) <= MOST_BANDS
     caption = f"{LIMITS} The dashed level is the threshold."
     if has_bands:
@@ -113,11 +117,11 @@ def plot_frequency(runs: Runs) -> Figure | None:
 def plot_loss(runs: Runs) -> Figure | None:
     """Plot the training loss, and next to it the held-out loss, by consumed tokens."""
     by = ["kind", "condition", "bin"]
-    rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
+    rows = runs.losses.groupby(by, sort=False)[["consumed_tokens", "loss"]].mean().reset_index()
     if rows.empty:
         return None
-    axes = Axis("tokens", "consumed tokens"), Axis("loss", "loss (nats per token)")
-    marks = bool(rows.groupby(by[:2])["tokens"].size().eq(1).any())  # a line of one point would be invisible
+    axes = Axis("consumed_tokens"), Axis("loss", "loss (nats per token)")
+    marks = bool(rows.groupby(by[:2])["loss"].size().eq(1).any())  # a line of one point would be invisible
     chart = plot_lines(rows, *axes, "condition", names=runs.conditions, marks=marks, width=380, height=240)
     caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
     caption += "; means over seeds."
@@ -135,7 +139,7 @@ def plot_gains(runs: Runs) -> Figure | None:
     """Plot the gain from evidence by its distance."""
     by = ["condition", "distance"]
     middle = runs.gains.groupby(by, sort=False)["middle"].mean().reset_index()
-    mean = fold_runs(runs.gains, by, "gain").merge(middle)
+    mean = fold_runs(runs.gains, by).merge(middle)
     x = Axis("middle", "distance of the evidence (tokens)", log=True)
     return plot_means(runs, mean, x, "gain (nats)", "Gain from evidence by its distance")
 

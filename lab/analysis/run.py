@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.analysis.conditions import condition_settings, find_differences
-from lab.analysis.table import read_probes, read_result_table, unpacked
+from lab.analysis.table import ResultTable, read_probes, read_result_table, unpacked
 from lab.core.chart import Axis, Rule, concat, plot_lines, save_chart
 from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray, Row
@@ -223,7 +223,11 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
         for path in paths:
             check_files(Path(path), ("config.yaml", *RECORDS))
-        table = read_result_table([Path(path) for path in paths])
+        return tabulate_probes(read_result_table([Path(path) for path in paths]), last)
+
+
+def tabulate_probes(table: ResultTable, last: bool = False) -> pd.DataFrame:
+    """Tabulate the probes of all runs, as `frame` returns them."""
     names = find_differences(condition_settings(table.settings))
     rows: dict[tuple[str, int], Row] = {}
     for probe in table.probes:

@@ -51,9 +51,9 @@ def test_nothing_against_everything_in_five_seeds_is_significant():
     assert floor == pytest.approx(65 / 66**3)
     none, every = dict.fromkeys(range(5), 0.0), dict.fromkeys(range(5), 1.0)
     paired = compare_over_seeds(none, every, floor)
-    assert (paired.p < 1e-6, paired.p_exact) == (True, 2 / 2**5)
+    assert paired.p < 1e-6
     other = compare_over_seeds(none, {seed + 5: 1.0 for seed in every}, floor)
-    assert (other.p < 1e-6, other.p_exact) == (True, pytest.approx(2 / 252))
+    assert other.p < 1e-6
     assert compare_over_seeds(none, dict(none), floor).p == 1
     assert compare_over_seeds(none, every) == NONE, "without tests there is no error"
     three = dict.fromkeys(range(3), 0.0), dict.fromkeys(range(3), 1.0)

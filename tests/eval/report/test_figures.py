@@ -44,7 +44,7 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
 
 
 def test_a_lone_run_has_the_limits_of_its_own_effective_length():
-    ends = {"first_length": [64, 64], "last_length": [256, 256]}
+    ends = {"first": [64, 64], "last": [256, 256], "censored": [None, None]}
     rows = {
         "condition": ["a", "b"],
         "effective_length": [128.0, 192.0],
@@ -62,7 +62,7 @@ def test_a_loss_curve_is_a_mean_over_parts_of_the_run_beside_the_held_out_loss(t
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     losses = read_runs([run]).losses
     trained = losses[losses["kind"] == "training"]
-    assert trained[["tokens", "loss"]].values.tolist() == [[10 * k + 15, k + 1.5] for k in range(0, 160, 2)]
+    assert trained[["consumed_tokens", "loss"]].values.tolist() == [[10 * k + 15, k + 1.5] for k in range(0, 160, 2)]
 
 
 def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(tmp_path):
@@ -72,7 +72,8 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=reaches[k]) for k in (0, 1)]
     runs = read_runs(paths)
     assert runs.conditions == ["all, n = 2"]
-    found = list_outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
+    reaches = runs.results[runs.results["metric"] == "reach at 0.8"]
+    found = list_outcomes(reaches, "score")[["probe", "score", "outcome"]].values.tolist()
     assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
     spec = plot_over_tokens(runs, value="reach", title="Reach").chart.to_dict()
     line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())

@@ -33,7 +33,7 @@ def test_frames_hold_arms_probes_and_the_evaluations_of_the_last_probe(two_arms)
     runs = read_runs(two_arms)
     assert list(runs.runs["condition"]) == ["window of 128, n = 3"] * 3 + ["b"]
     assert list(runs.runs["reach"]) == [80, 90, 100, 150]
-    assert list(runs.probes["tokens"]) == [1_000_000, 2_000_000] * 4
+    assert list(runs.probes["consumed_tokens"]) == [1_000_000, 2_000_000] * 4
     assert runs.methods == ["plain", "string(shift=64,window=32)"]
     b = runs.distances[runs.distances["run"] == "b"]
     found = {(row.method, row.distance): row.score for row in b.itertuples()}
