@@ -181,29 +181,26 @@ def train_and_test(
 
 
 def plan_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str, Path]) -> Iterator[Node]:
-    """List the tests of a run: in its own text, in `haystacks`, natural texts by name, and, of D, the ranks.
+    """List the tests of a run: in its own text, and in `haystacks`, natural texts by name.
 
     Docstrings are for a window of 768 only.
     """
     evaluation = run.path / "eval"
 
-    def build(test: str, results: str, *command: str) -> Node:
+    def build(test: str, results: str, *options: str) -> Node:
         return Node(
             name=f"{run.path.name}, {test}",
-            command=[sys.executable, "-m", *command],
+            command=[sys.executable, "-m", "eval.distance", str(run.path), *options],
             needs=[trained],
             is_finished=lambda: any(evaluation.glob(results)),
             output=run.path / f"{test}.log",
         )
 
-    of_run = "eval.distance", str(run.path)
-    yield build("distance", "distance*.jsonl", *of_run, *evaluation_options(name, run))
+    yield build("distance", "distance*.jsonl", *evaluation_options(name, run))
     for text, path in haystacks.items():
         if text != "docstrings" or run.experiment.data.window == 768:
             options = [f"--haystack={path}", "-o", str(evaluation / text), *evaluation_options(name, run, text)]
-            yield build(text, f"{text}/distance*.jsonl", *of_run, *options)
-    if name == "D" and haystacks:
-        yield build("ranks", "ranks.jsonl", "experiments.window.ranks", str(run.path))
+            yield build(text, f"{text}/distance*.jsonl", *options)
 
 
 def sign(run: PlannedRun, stage: StagePlan) -> None:
