@@ -44,10 +44,8 @@ from lab.runs.checkpoints import folder_name
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that are collinear, the first is kept
-FORMS = {"reach": ",.1f"}
-FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f") | dict.fromkeys(
-    ("coefficient", "low", "high"), "+.2f"
-)
+FORMS = {"reach": ",.1f", "f at reach": ",.0f", "least f": ",.0f", "most f": ",.0f"}
+FORMS |= dict.fromkeys(("coefficient", "low", "high"), "+.2f")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,37 +77,35 @@ def explain_reach(request: Request) -> Result:
     # Conditions are named by what differs between the runs that give points: other runs leave no trace.
     names = {run: condition for run, condition in table.conditions.items() if run in set(points["path"])}
     short, common = shorten_names({run: condition.name for run, condition in names.items()})
-    points["condition"] = points["path"].map(label_conditions(names, short))
+    points["condition"] = points.pop("path").map(label_conditions(names, short))
     columns, errors = select_separable(points, COLUMNS)
     model = fit(points, columns)
-    exact = int(is_measured(points).sum())
-    ends = np.isposinf(points["high"]).sum()
-    outcomes = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
+    exact, ends = is_measured(points).sum(), np.isposinf(points["high"]).sum()
     differing = find_differences(condition_settings({run: table.settings[run] for run in names}))
-    parts = [
-        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['condition'].nunique()} conditions; "
-        f"{outcomes}\nskipped {len(every) - len(acquired)} without retrieval, {len(acquired) - len(points)} without f "
-        f"at {distance} tokens or a limit of reach\nconditions differ in: {', '.join(differing) or 'nothing'}"
-    ]
-    tables = {"points": points.drop(columns="path").set_index("run"), "conditions": tabulate_reach(points)}
+    n, conditions = len(points), points["condition"].nunique()
+    text = f"""n = {n} probes of {points["run"].nunique()} runs in {conditions} conditions; \
+reach measured in {exact}, the end of what was tested in {ends}, none in {n - exact - ends}
+skipped {len(every) - len(acquired)} without retrieval, {len(acquired) - n} without f at {distance} tokens or \
+a limit of reach
+conditions differ in: {", ".join(differing) or "nothing"}
+
+"""
+    tables = {"points": points.set_index("run"), "conditions": tabulate_reach(points)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
-        parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
+        text += f"no regression: reach was measured in {exact} probes, and {rule}"
     else:
         tables["coefficients"], n_bases = jackknife(points, model)
-        parts.append(regression_text(tables["coefficients"], model, n_bases, errors))
-    lines = ["last probes, geometric means:"]
-    lines.append(to_text(tables["conditions"].dropna(axis="columns", how="all"), FORMS))
+        text += regression_text(tables["coefficients"], model, n_bases, errors)
+    shown = to_text(tables["conditions"].dropna(axis="columns", how="all"), FORMS)
+    text += f"\n\nlast probes, geometric means:\n{shown}\n"
     if common:
-        lines.append(f"in most conditions: {common}")
-    parts.append("\n".join([*lines, *define_names(tables["conditions"].index)]))
+        text += f"in most conditions: {common}\n"
+    text += "\n".join(define_names(tables["conditions"].index))
     rows = []
     for name, each in tables.items():
         rows += [{"table": name, **row} for row in each.reset_index().to_dict("records")]
-    wrapped = []
-    for line in "\n\n".join(parts).split("\n"):
-        wrapped.append(fill(line, WIDEST))
-    return request.save("reach", "\n".join(wrapped), rows)
+    return request.save("reach", "\n".join(fill(line, WIDEST) for line in text.rstrip().split("\n")), rows)
 
 
 def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -> pd.DataFrame:

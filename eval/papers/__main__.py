@@ -39,11 +39,11 @@ RESULT = "table.json"
 SPEC = CommandSpec(
     description=__doc__,
     flags={
-        "--list": "Print the tables, and how much is missing here.",
         "--mini": "Measure the same quantities in miniature, on a CPU in minutes.",
         "--dry_run": "Print the commands, and what is missing.",
     },
     values={"-o": "Folder of table.json; default: runs/papers/PAPER-TABLE, with --mini PAPER-TABLE-mini."},
+    needs_arguments=False,
     stopped=CONTINUES,
 )
 
@@ -73,19 +73,16 @@ def models(table: PaperTable, row: str, values: Settings, runs: Sequence[Planned
     if "run" not in values:
         return [{}]
     wanted = to_texts(values["run"])
-    matching = []
-    for planned in runs:
-        if wanted <= to_texts(planned.experiment.to_dict()):
-            matching.append({"model": str(planned.path)})
+    matching = [{"model": str(run.path)} for run in runs if wanted <= to_texts(run.experiment.to_dict())]
     if not matching:
         rule = f"no run of {', '.join(table.sweep)} has these settings"
         raise errors.ConfigError(f"rows.{row}.run={values['run']}: {rule}; correct the row or the sweep")
     return matching
 
 
-def to_texts(settings: Row) -> set[tuple[str, str]]:
-    """Return the settings as pairs of dotted name and text, as some values are lists, which no set takes."""
-    return {(key, str(value)) for key, value in flatten(settings).items()}
+def to_texts(settings: Row) -> set[str]:
+    """Return the settings as texts, as some values are lists, which no set takes."""
+    return {f"{key}={value}" for key, value in flatten(settings).items()}
 
 
 def list_training(table: PaperTable) -> Iterator[list[str]]:
@@ -190,7 +187,7 @@ def run_papers(args: Arguments) -> str | int:
         return list_tables()
     name = args.positional[0]
     table = read_paper_table(name, mini=options.mini)
-    folder = Path(options.o) if options.o else result_folder(name, mini=options.mini)
+    folder = Path(options.o or result_folder(name, mini=options.mini))
     if options.dry_run:
         return "\n".join(describe_plan(table, folder))
     rows, failures = run_table(table, folder)
@@ -205,10 +202,7 @@ def run_papers(args: Arguments) -> str | int:
 
 
 def result_folder(name: str, *, mini: bool) -> Path:
-    folder = name.replace("/", "-")
-    if mini:
-        folder += "-mini"
-    return RUNS / folder
+    return RUNS / f"{name.replace('/', '-')}{'-mini' if mini else ''}"
 
 
 def list_tables() -> str:
@@ -220,8 +214,7 @@ def list_tables() -> str:
     return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 
 
-def main(arguments: Sequence[str]) -> int:
-    return run(SPEC, run_papers, [*arguments] or ["--list"])
+main = partial(run, SPEC, run_papers)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Our numbers of a paper's table, next to the published ones."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,32 +28,20 @@ def compare_cells(table: PaperTable, measured: Sequence[Measured], *, mini: bool
     names = [one.row for one in measured]
     if not mini:
         names += table.published
-    for row in dict.fromkeys(names):
-        for name, column in table.columns.items():
-            values = []
-            for one in measured:
-                number = read_cell_number(column, one) if one.row == row else None
-                if number is not None:
-                    values.append(number)
-            # A row of ours may be no row of the paper.
-            theirs = table.published.get(row, {}).get(name)
-            if not values and theirs is None:
-                continue
-            cell: Row = {
-                "row": row,
-                "column": name,
-                "ours": None,
-                "runs": len(values),
-                "theirs": theirs,
-                "difference": None,
-                "scale": "mini" if mini else "full",
-            }
+    for row, (name, column) in itertools.product(dict.fromkeys(names), table.columns.items()):
+        numbers = [read_cell_number(column, one) for one in measured if one.row == row]
+        values = [number for number in numbers if number is not None]
+        # A row of ours may be no row of the paper.
+        theirs = table.published.get(row, {}).get(name)
+        if values or theirs is not None:
+            ours = difference = None
             if values:
-                cell["ours"] = sum(values) / len(values)
+                ours = sum(values) / len(values)
                 # A miniature is of another scale, and some published cells are words such as OOM.
                 if isinstance(theirs, int | float) and not mini:
-                    cell["difference"] = cell["ours"] - theirs
-            cells.append(cell)
+                    difference = ours - theirs
+            cell: Row = {"row": row, "column": name, "ours": ours, "runs": len(values), "theirs": theirs}
+            cells.append(cell | {"difference": difference, "scale": "mini" if mini else "full"})
     return cells
 
 
@@ -62,17 +51,13 @@ def read_cell_number(column: Column, one: Measured) -> float | None:
     if column.file.startswith("{model}"):
         place = Path(expand_placeholders(column.file, one.values))
     newest: dict[str, Row] = {}
-    for path in sorted(place.parent.glob(place.name)):
-        if path.suffix == ".json":
-            rows = [json.loads(path.read_text("utf-8"))]
-        else:
-            rows = [row for row in read_records(path) if "test" not in row]
-        for row in rows:
-            # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
-            named = {}
-            for name, value in row.items():
-                if not isinstance(value, float | dict | list) and name not in ("commit", "hardware", "cell"):
-                    named[name] = value
+    for row in itertools.chain(*map(read_records, sorted(place.parent.glob(place.name)))):
+        # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
+        named = {}
+        for name, value in row.items():
+            if not isinstance(value, float | dict | list) and name not in ("commit", "hardware", "cell"):
+                named[name] = value
+        if "test" not in row:
             newest[json.dumps(named)] = row
     values = []
     for row in newest.values():
@@ -81,9 +66,8 @@ def read_cell_number(column: Column, one: Measured) -> float | None:
             values.append(float(value) * column.times)
     if not values:
         return None
-    if column.pick == "mean":
-        return sum(values) / len(values)
-    return values[0 if column.pick == "first" else -1]
+    picks = {"mean": sum(values) / len(values), "first": values[0], "last": values[-1]}
+    return picks[column.pick]
 
 
 def fits(row: Row, where: Row, values: Row) -> bool:
@@ -95,8 +79,7 @@ def fits(row: Row, where: Row, values: Row) -> bool:
     """
     for name, wanted in where.items():
         patterns = wanted if isinstance(wanted, list) else [wanted]
-        text = str(row.get(name))
-        if not any(fnmatchcase(text, expand_placeholders(str(pattern), values)) for pattern in patterns):
+        if not any(fnmatchcase(str(row.get(name)), expand_placeholders(str(each), values)) for each in patterns):
             return False
     return True
 
@@ -106,14 +89,12 @@ def table_text(table: PaperTable, cells: Sequence[Row], *, mini: bool) -> str:
     scale, heads = "at full size", "ours [theirs] difference"
     if mini:
         scale, heads = "in miniature; the paper's numbers are of another scale", "ours [theirs]"
-    lines = [table.title, f"{table.source}; {scale}", heads]
-    if not cells:
-        return "\n".join([*lines, "no results"])
-    texts = [{**cell, "cell": format_table_cell(cell)} for cell in cells]
-    lines += ["", to_text(pivot(texts, "row", "column", "cell"))]
-    if mini:
-        lines.append(table.mini.note)
-    return "\n".join(lines)
+    text = "no results"
+    if cells:
+        texts = [{**cell, "cell": format_table_cell(cell)} for cell in cells]
+        text = f"\n{to_text(pivot(texts, 'row', 'column', 'cell'))}"
+    note = [table.mini.note] if mini and cells else []
+    return "\n".join([table.title, f"{table.source}; {scale}", heads, text, *note])
 
 
 def format_table_cell(cell: Row) -> str:
@@ -125,14 +106,8 @@ def format_table_cell(cell: Row) -> str:
         >>> format_table_cell({"ours": None, "theirs": "OOM", "difference": None})
         '- [OOM]'
     """
-    theirs = cell["theirs"]
-    text = "-"
-    if cell["ours"] is not None:
-        text = f"{cell['ours']:.4g}"
-    if isinstance(theirs, str):
-        text += f" [{theirs}]"
-    elif theirs is not None:
-        text += f" [{theirs:g}]"
-    if cell["difference"] is not None:
-        text += f" {cell['difference']:+.3g}"
-    return text
+    theirs, difference = cell["theirs"], cell["difference"]
+    text = "-" if cell["ours"] is None else f"{cell['ours']:.4g}"
+    if theirs is not None:
+        text += f" [{theirs}]" if isinstance(theirs, str) else f" [{theirs:g}]"
+    return text if difference is None else f"{text} {difference:+.3g}"

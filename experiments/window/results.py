@@ -7,7 +7,9 @@ FEWEST seeds are described and get no verdict. The predictions are in prediction
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
-from lab.probe.reach import recompute_reach
+from lab.probe.reach import ONE, recompute_reach
 from lab.results.statistics import FEWEST, holm, mean_with_limits, paired_t
 
 GENERATED, ESSAYS = "generated", "essays"  # texts in which numbers are hidden
@@ -106,35 +108,28 @@ def open_records(folder: Path) -> Records:
         return collect(places)
 
 
-def read_distances(run: Path, text: str = GENERATED) -> Iterator[Row]:
-    """Read the results of eval.distance in a run folder, of prompts in generated or in a natural text, oldest first."""
-    paths = run.glob("eval/distance*.jsonl" if text == GENERATED else f"eval/{text}/distance*.jsonl")
-    for _, rows in sorted(map(read_results, sorted(paths)), key=lambda results: results[0] or ""):
-        yield from rows
-
-
 def collect(places: Iterable[Path]) -> Records:
     """Read run folders."""
     cells: list[Row] = []
     runs: list[Row] = []
+    folders = {GENERATED: "", ESSAYS: "essays/", "docstrings": "docstrings/"}
     for place in places:
         stage, seed, branch = place.name.split("-", 2)
         settings = read_run_settings(place)
         window = int(settings["data.window"])
         about = {"stage": stage, "seed": int(seed), "branch": branch.replace("_", " "), "window": window}
         run = {**about, "tokens": settings["train.tokens"]}
-        for text in (GENERATED, ESSAYS, "docstrings"):
-            rows = [row for row in read_distances(place, text) if row["metric"] != "reach"]
-            names = list(dict.fromkeys(row["method"] for row in rows))  # in the order of the stage's methods
-            labels: Sequence[str] = [PLAIN]
-            for methods in (METHODS, METHODS_OF_D, METHODS_OF_N):
-                if len(methods) == len(names):
-                    labels = methods
-            for label, name in zip(labels, names, strict=False):
-                own = [row for row in rows if row["method"] == name]
-                for row in own:
-                    cells.append({"prompt": window, **row, **about, "text": text, "method": label})
-                run |= summarize_reach(label if text == GENERATED else f"{label}, {text}", own)
+        for text, folder in folders.items():
+            by_method: dict[str, list[Row]] = defaultdict(list)  # in the order of the stage's methods
+            # Oldest first: a later result of the same tests replaces an earlier one.
+            files = map(read_results, sorted(place.glob(f"eval/{folder}distance*.jsonl")))
+            for row in chain.from_iterable(rows for _, rows in sorted(files, key=lambda file: file[0] or "")):
+                if row["metric"] != "reach":
+                    by_method[row["method"]].append({"prompt": window, **row, **about, "text": text})
+            listed = {len(methods): methods for methods in (METHODS, METHODS_OF_D, METHODS_OF_N)}
+            for label, rows in zip(listed.get(len(by_method), [PLAIN]), by_method.values(), strict=False):
+                cells += [{**row, "method": label} for row in rows]
+                run |= summarize_reach(label if text == GENERATED else f"{label}, {text}", rows)
         counts = SavedCounts.read(place / "counts.npz")
         middle = nearest = window // 2
         if stage.startswith("S2"):
@@ -146,11 +141,11 @@ def collect(places: Iterable[Path]) -> Records:
 
 def summarize_reach(column: str, rows: Sequence[Row]) -> dict[str, float]:
     """Find reach in prompts that fill the window, the last distance tested, and the number of dips."""
-    filled = {row["distance"]: row for row in rows if "prompt" not in row}
+    filled = {row["distance"]: row for row in rows if row["metric"] == ONE}
     # The predictions are about reach as it was defined then: of any share of distances that pass.
     reach = recompute_reach(filled, 0.8, 0.0)
-    dips = [distance for distance, row in filled.items() if row["score"] < 0.8 and distance < (reach["reach"] or 0)]
     found = math.nan if reach["reach"] is None else reach["reach"]
+    dips = [distance for distance, row in filled.items() if row["score"] < 0.8 and distance < found]
     return {column: found, f"{column} last": reach["last_distance"], f"{column} dips": len(dips)}
 
 
