@@ -57,7 +57,7 @@ class Near:
 
     width: int
 
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def contains(self, q_pos: Tensor, k_pos: Tensor | int) -> Tensor:
         return q_pos - k_pos < self.width
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
@@ -94,9 +94,6 @@ class Near:
         if corner:
             yield Tile(corner, range(first + cut, whole), "upper")
 
-    def queries_seeing(self, q: range, key: int) -> range:
-        return range(q.start, min(q.stop, key + self.width))
-
 
 @dataclass(frozen=True)
 class Far:
@@ -104,14 +101,11 @@ class Far:
 
     distance: int
 
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def contains(self, q_pos: Tensor, k_pos: Tensor | int) -> Tensor:
         return q_pos - k_pos >= self.distance
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         return triangle(q, k, self.distance)
-
-    def queries_seeing(self, q: range, key: int) -> range:
-        return range(max(q.start, key + self.distance), q.stop)
 
 
 def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
@@ -127,7 +121,7 @@ class ChunksBack:
     least: int
     most: int = 2**31 - 1  # more than any text has, and a number that fits 32-bit ids
 
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def contains(self, q_pos: Tensor, k_pos: Tensor | int) -> Tensor:
         back = q_pos // self.size - k_pos // self.size
         return (back >= self.least) & (back <= self.most)
 
@@ -137,12 +131,6 @@ class ChunksBack:
             keys = range(max(begin - self.most * self.size, k.start), begin - (self.least - 1) * self.size)
             if keys:
                 yield Tile(part, keys, "full")
-
-    def queries_seeing(self, q: range, key: int) -> range:
-        """Return the queries whose pair with a key is in the region."""
-        chunk = key // self.size
-        first, stop = (chunk + self.least) * self.size, (chunk + self.most + 1) * self.size
-        return range(max(q.start, first), min(q.stop, stop))
 
 
 @dataclass(frozen=True)
@@ -161,6 +149,5 @@ Region = Near | Far | ChunksBack
 """A part of the causal mask.
 
 `contains` returns for each pair of positions, which broadcast, whether it is in the region. `tiles` cuts the causal
-pairs of queries and keys that end together into tiles of positions. `queries_seeing` returns those of the queries, all
-after one key, that see it in this region.
+pairs of queries and keys that end together into tiles of positions.
 """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lab import positions
-from lab.core.errors import ConfigError, DataError
+from lab.core.errors import ConfigError, DataError, look_up
 from lab.masks import MASKS
 from lab.model.attention.backends import choose_kernel
 from lab.model.attention.bands import attend_bands
@@ -104,8 +104,7 @@ def attend_layout(
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
     """Raise an error, in one line, for shapes that do not fit together, or a mask without its documents."""
-    if mask not in MASKS:
-        raise ConfigError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
+    look_up(MASKS, mask, "mask")
     if mask != "causal" and ids["doc_ids"] is None:
         raise ConfigError(f"mask={mask}: needs doc_ids, the document of each token; pass doc_ids or use mask: causal")
     fits = q.ndim == k.ndim == 4 and k.shape == v.shape == (len(q), *k.shape[1:3], q.shape[3])
@@ -187,10 +186,13 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     inv_freq = layout.frequencies.inv_freq.to(q.device)
     visible_BQK = layout.visible_mask()
     factor = layout.logit_factor(layer, dtype)
+    q_pos, k_pos = torch.atleast_2d(layout.q_pos), torch.atleast_2d(layout.k_pos)
+    rows = max(len(q_pos), len(k_pos))
+    ids = [*zip(q_pos.expand(rows, -1), k_pos.expand(rows, -1))]
     outs = []
     for start in range(0, q.shape[2], REFERENCE_ROWS):
         part = slice(start, start + REFERENCE_ROWS)
-        rel = relative_position_rows(layout.q_pos, layout.k_pos, layout.distance, part).nan_to_num()  # hidden pairs
+        rel = torch.stack([layout.distance.rel_pos(m[part], n) for m, n in ids]).nan_to_num()  # of hidden pairs
         angle = rel[:, None, :, :, None] * inv_freq  # (B or 1, 1, rows, Tk, H/2)
         a, b = q1[:, :, part, None], q2[:, :, part, None]
         c, d = k1[:, :, None], k2[:, :, None]
@@ -200,14 +202,6 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
             logits = logits * factor[:, None, part, None]
         outs.append(masked_softmax(logits, visible_BQK[:, None, part]) @ v_wide)
     return torch.cat(outs, dim=2).to(v.dtype)
-
-
-def relative_position_rows(q_pos: Tensor, k_pos: Tensor, distance: positions.Distance, part: slice) -> Tensor:
-    """Compute the distance method's matrix, (B or 1, rows, Tk), for the query rows of `part`."""
-    q_pos, k_pos = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
-    rows = max(len(q_pos), len(k_pos))
-    q_pos, k_pos = q_pos.expand(rows, -1), k_pos.expand(rows, -1)
-    return torch.stack([distance.rel_pos(m[part], n) for m, n in zip(q_pos, k_pos, strict=True)])
 
 
 def attend_causal(

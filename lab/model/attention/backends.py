@@ -12,7 +12,6 @@ A GPU runs bands in half precision only.
 import importlib
 import importlib.util
 import os
-from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -20,11 +19,16 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
+from lab import positions
 from lab.core.errors import ConfigError, MissingPackage
 from lab.model import devices
-from lab.model.attention.kernels import CAUSAL_KERNELS, Flash, repeat_heads
+from lab.model.attention.bands import attend_bands
+from lab.model.attention.kernels import CAUSAL_KERNELS, CpuFlash, Flash, SpanKernel
 from lab.model.attention.layout import Layout
-from lab.model.attention.segments import HOST, Spans
+from lab.model.attention.segments import HOST
+from lab.model.config import Sliding
+from lab.positions import Distance
+from lab.positions.string import String
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
@@ -193,10 +197,12 @@ def activate_flash(device: torch.device) -> str | None:
     return None
 
 
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
 def check_flash(device: torch.device) -> None:
-    """Compare both passes with dense attention in float32, since torch calls the package by its positional arguments.
+    """Compare bands with those of the CPU in float32, since torch calls the package by its positional arguments.
 
-    Two documents have grouped heads and random values, once with a window and once as spans that are not causal.
+    Two texts have grouped heads and random values, once with a window and once cut into tiles of all shapes.
 
     Raises: RuntimeError for a result that differs by more than half precision explains.
     """
@@ -204,42 +210,26 @@ def check_flash(device: torch.device) -> None:
         # The trainer has not set this rank's GPU yet, and a tensor on another GPU would take memory there to the end.
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     generator = torch.Generator(HOST).manual_seed(0)
-    names = ("output", "log-sum-exp", "gradient of q", "gradient of k", "gradient of v")
-    q_lengths, k_lengths = (24, 40), (31, 40)
-    # Whether the spans are causal, and the keys before a query's own.
-    for width, (causal, before) in product((64, 128), ((True, 7), (True, -1), (False, -1))):
-        shapes = (64, 4, width), (71, 2, width), (71, 2, width), (64, 4, width)
-        inputs = [torch.randn(shape, generator=generator, device=HOST).bfloat16() for shape in shapes]
-        q, k, v, grad = (x.to(device) for x in inputs)
-        spans = replace(Spans.from_lengths(q_lengths, k_lengths, device), causal=causal, before=before)
-        out, lse = Flash().forward(q, k, v, spans)
-        results = out, lse.T[..., None], *Flash().backward(grad, q, k, v, out, lse, spans)
-        for name, result, exact in zip(names, results, dense_passes(*inputs, spans=spans), strict=True):
-            difference = result.to(HOST, torch.float32) - exact
-            error = (difference.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).max()  # of the worst head
-            # Rounding to bfloat16 alone: 0.003 and 1e-7. Written so that NaN fails too.
-            if not error <= (1e-3 if name == "log-sum-exp" else 0.01):
+    shapes = (4, 24), (2, 40), (2, 40), (4, 24)  # heads and tokens of q, k, v and the gradient
+    names = ("output", "gradient of q", "gradient of k", "gradient of v")
+    for width, method in product((64, 128), (Sliding(window=8), String(shift=12, window=12))):
+        inputs = [torch.randn(2, *shape, width, generator=generator, device=HOST).bfloat16() for shape in shapes]
+        results = run_bands(inputs, method, device, torch.bfloat16, Flash())
+        for name, result, exact in zip(names, results, run_bands(inputs, method, HOST, torch.float32, CpuFlash())):
+            squares = [x.square().sum((0, 2, 3)) for x in (result.to(exact) - exact, exact)]
+            error = (squares[0] / squares[1]).sqrt().max()  # of the worst head
+            # Rounding to bfloat16 alone: 0.003. Written so that NaN fails too.
+            if not error <= 0.01:
                 raise RuntimeError(f"its {name} differs by {error:.2%} from attention in float32")
 
 
-@torch.inference_mode(mode=False)
-@torch.enable_grad()
-def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, spans: Spans) -> tuple[Tensor, ...]:
-    """Attend within spans by definition; return the output, the log-sum-exp and the gradients.
-
-    Shapes: q and grad (T, N, H), k and v (T, K, H) -> (T, N, H), (T, N, 1), and those of q, k and v.
-    """
-    q, k, v = (x.float().requires_grad_() for x in (q, k, v))
-    visible = []
-    for n_q, n_k in zip(spans.q_lengths, spans.k_lengths, strict=True):
-        mask = torch.ones(n_q, n_k, dtype=torch.bool, device=HOST)
-        if spans.causal:
-            mask = mask.tril(n_k - n_q)  # the last query is aligned with the last key
-        if spans.before >= 0:
-            mask = mask.triu(n_k - n_q - spans.before)
-        visible.append(mask)
-    logits = torch.einsum("qnh,knh->nqk", q, repeat_heads(k, q)) * q.shape[2] ** -0.5
-    logits = logits.masked_fill(~torch.block_diag(*visible).bool(), -torch.inf)  # documents do not see each other
-    out = torch.einsum("nqk,knh->qnh", logits.softmax(-1), repeat_heads(v, q))
-    grads = torch.autograd.grad(out, (q, k, v), grad.float())
-    return out.detach(), logits.logsumexp(-1).detach().T[..., None], *grads
+def run_bands(
+    inputs: list[Tensor], method: Distance, device: torch.device, dtype: torch.dtype, kernel: SpanKernel
+) -> tuple[Tensor, ...]:
+    """Attend over a method's bands; return the output and the gradients of queries, keys and values."""
+    q, k, v, grad = (x.to(device, dtype).requires_grad_() for x in inputs)
+    # At position 0 nothing is rotated.
+    ids = torch.zeros(k.shape[2], device=device)
+    rope = positions.frequencies("rope", head_dim=k.shape[3])
+    out = attend_bands(q, [k], v, Layout(ids[: q.shape[2]], ids, rope, method, dtype, starts=(0,)), 0, kernel)
+    return out.detach(), *torch.autograd.grad(out, (q, k, v), grad)

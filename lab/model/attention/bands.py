@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,47 +33,38 @@ def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     return Bands.apply(q, v, layout, layer, kernel, *keys)  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True, eq=False)
-class TokenIndex:
-    """Index of some tokens of every sequence of a batch: a slice, or a list by sequence and token.
-
-    `index` selects them from (B, T, ...), with the leading `sizes` (B, n) of a slice, or (B * n,) of a list.
-    """
-
-    index: tuple[Any, Any]
-    sizes: tuple[int, ...]
-
-    @classmethod
-    def from_runs(cls, runs: Sequence[range], batch: int, device: torch.device) -> TokenIndex:
-        """Index the tokens of runs, which may descend, sequence by sequence."""
-        # Rising runs that follow each other are one slice, which is a view: nothing is gathered or copied.
-        if all(a.stop == b.start for a, b in itertools.pairwise(runs)) and all(run.step > 0 for run in runs):
-            tokens = slice(runs[0].start, runs[-1].stop)
-            return cls((slice(None), tokens), (batch, tokens.stop - tokens.start))
-        token = torch.cat([torch.arange(run.start, run.stop, run.step, device=HOST) for run in runs])
-        sequence = torch.arange(batch, device=HOST).repeat_interleave(len(token))
-        return cls((to_device(sequence, device), to_device(token.repeat(batch), device)), (len(sequence),))
-
-    def take(self, x: Tensor) -> Tensor:
-        """Gather the tokens of (B, T, ...) as (B * n, ...)."""
-        return x[self.index].flatten(0, len(self.sizes) - 1)
-
-    def put(self, x: Tensor, part: Tensor) -> None:
-        """Write the tokens, each of which occurs once."""
-        x[self.index] = part.unflatten(0, self.sizes)
-
-    def add(self, x: Tensor, part: Tensor) -> None:
-        """Add to the tokens of a contiguous tensor; some may occur several times."""
-        sequence, token = self.index
-        if isinstance(token, slice):
-            x[self.index] += part.unflatten(0, self.sizes)
-        else:
-            # An accumulating index_put_ would sort the indices first.
-            x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + token, part)
+TokenIndex = slice | Tensor
+"""Some tokens of every sequence of a batch."""
 
 
-@dataclass(frozen=True, eq=False)
-class Round:
+def index_runs(runs: Sequence[range], device: torch.device) -> TokenIndex:
+    """Index the tokens of runs, which may descend."""
+    # Rising runs that follow each other are one slice, which is a view: nothing is gathered or copied.
+    if all(a.stop == b.start for a, b in itertools.pairwise(runs)) and all(run.step > 0 for run in runs):
+        return slice(runs[0].start, runs[-1].stop)
+    return to_device(torch.cat([torch.arange(run.start, run.stop, run.step, device=HOST) for run in runs]), device)
+
+
+def take(x: Tensor, tokens: TokenIndex) -> Tensor:
+    """Gather tokens of (B, T, ...) as (B * n, ...)."""
+    return x[:, tokens].flatten(0, 1)
+
+
+def put(x: Tensor, tokens: TokenIndex, part: Tensor) -> None:
+    """Write tokens, each of which occurs once."""
+    x[:, tokens] = part.unflatten(0, (len(x), -1))
+
+
+def add(x: Tensor, tokens: TokenIndex, part: Tensor) -> None:
+    """Add to tokens, some of which may occur several times."""
+    part = part.to(x.dtype).unflatten(0, (len(x), -1))
+    if isinstance(tokens, slice):
+        x[:, tokens] += part
+    else:
+        x.index_add_(1, tokens, part)  # an accumulating index_put_ would sort the indices first
+
+
+class Round(NamedTuple):
     """Tiles that one call runs, span after span."""
 
     queries: TokenIndex
@@ -121,7 +112,7 @@ def build_round(tiles: list[Tile], region: Region, batch: int, device: torch.dev
     if tiles[0].shape == "near" and isinstance(region, Near):
         before = region.width - 1  # the width includes the query's own key
     spans = replace(spans, causal=tiles[0].shape != "full", before=before)
-    return Round(TokenIndex.from_runs(queries, batch, device), TokenIndex.from_runs(keys, batch, device), spans)
+    return Round(index_runs(queries, device), index_runs(keys, device), spans)
 
 
 class Bands(torch.autograd.Function):
@@ -138,11 +129,9 @@ class Bands(torch.autograd.Function):
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
         for band, rounds in enumerate(arrange_rounds(layout, batch, kernel.windows)):
             rotated = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
-            for part in rounds:
-                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-                merge_round(
-                    out, lse, part.queries, *kernel.forward(part.queries.take(rotated), k_part, v_part, part.spans)
-                )
+            for queries, seen, spans in rounds:
+                k_part, v_part = (take(x.transpose(1, 2), seen) for x in (keys[layout.key_of_band[band]], v))
+                merge_round(out, lse, queries, *kernel.forward(take(rotated, queries), k_part, v_part, spans))
         out = out.to(v.dtype)
         ctx.layout, ctx.layer, ctx.kernel = layout, layer, kernel
         ctx.save_for_backward(q, v, out, lse, *keys)
@@ -163,13 +152,12 @@ class Bands(torch.autograd.Function):
             key = layout.key_of_band[band]
             rotated = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
             dq_rotated = zeros_tokens_first(q, lse.dtype)
-            for part in rounds:
-                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
-                grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, rotated, out, lse))
-                grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)
-                part.queries.put(dq_rotated, part.queries.take(dq_rotated) + grads_part[0])
-                part.keys.add(dk[key], grads_part[1].to(lse.dtype))
-                part.keys.add(dv, grads_part[2].to(lse.dtype))
+            for queries, seen, spans in rounds:
+                k_part, v_part = (take(x.transpose(1, 2), seen) for x in (keys[key], v))
+                grad_part, q_part, out_part, lse_part = (take(x, queries) for x in (grad, rotated, out, lse))
+                grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, spans)
+                for total, tokens, part in zip((dq_rotated, dk[key], dv), (queries, seen, seen), grads_part):
+                    add(total, tokens, part)
             # The rotation is linear and orthogonal: gradients of rotated queries are summed over the rounds, then
             # turned back once, by the negative angle.
             dq_band = Rotation(rotation.cos_B1TH, -rotation.sin_B1TH).rotate(dq_rotated)
@@ -190,7 +178,7 @@ def merge_round(out: Tensor, lse: Tensor, rows: TokenIndex, part: Tensor, part_l
     # A row that no tile has covered yet has -inf, so that its weight is exp(-inf - total) = 0. The part's own value is
     # finite, because every query of a tile sees a key in it: no weight is nan.
     added = part_lse.T
-    before = rows.take(lse)
+    before = take(lse, rows)
     total = torch.logaddexp(before, added)
-    rows.put(out, rows.take(out) * (before - total).exp()[..., None] + part * (added - total).exp()[..., None])
-    rows.put(lse, total)
+    put(out, rows, take(out, rows) * (before - total).exp()[..., None] + part * (added - total).exp()[..., None])
+    put(lse, rows, total)

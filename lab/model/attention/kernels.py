@@ -92,16 +92,27 @@ def in_spans(
     return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
 
 
+def without_padding(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Call a kernel without the tokens behind the last span, which flash-attn and xformers do not take."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        n_k = sum(spans.k_lengths)
+        out = kernel(q[: sum(spans.q_lengths)], k[:n_k], v[:n_k], spans)
+        return F.pad(out, (0, 0, 0, 0, 0, len(q) - len(out)))
+
+    return attend
+
+
+@without_padding
 def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    out = flash_attn_varlen_func(
-        *drop_padding(q, k, v, spans), *spans.arguments, causal=True, window_size=(spans.before, 0)
-    )
-    return pad_tokens(out, len(q))
+    out: Tensor = flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True, window_size=(spans.before, 0))
+    return out
 
 
+@without_padding
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
     from xformers.ops import memory_efficient_attention
@@ -111,18 +122,8 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(*lengths, device=q.device)
     if spans.before >= 0:
         bias = bias.make_local_attention_from_bottomright(spans.before + 1)  # counts the query's own key
-    rows = [repeat_heads(x, q)[None] for x in drop_padding(q, k, v, spans)]
-    return pad_tokens(memory_efficient_attention(*rows, attn_bias=bias)[0], len(q))
-
-
-def drop_padding(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
-    """Remove the tokens behind the last span, which flash-attn and xformers do not take."""
-    n_k = sum(spans.k_lengths)
-    return q[: sum(spans.q_lengths)], k[:n_k], v[:n_k]
-
-
-def pad_tokens(x_TNH: Tensor, n_tokens: int) -> Tensor:
-    return F.pad(x_TNH, (0, 0, 0, 0, 0, n_tokens - len(x_TNH)))
+    out: Tensor = memory_efficient_attention(*(repeat_heads(x, q)[None] for x in (q, k, v)), attn_bias=bias)
+    return out[0]
 
 
 class Flash:
@@ -148,10 +149,8 @@ class Flash:
 
 
 def repeat_heads(x: Tensor, q: Tensor) -> Tensor:
-    """Repeat key-value heads (T, K, H) for all heads of q (T, N, H)."""
-    if x.shape[1] == q.shape[1]:
-        return x
-    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+    """Repeat key-value heads (T, K, H) for all heads of q (T, N, H); a view if there are none to repeat."""
+    return x[:, :, None].expand(-1, -1, q.shape[1] // x.shape[1], -1).flatten(1, 2)
 
 
 class CpuFlash:
@@ -161,44 +160,40 @@ class CpuFlash:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Attend; without a causal mask the heads of a group become rows of one head, so that no key is repeated."""
-        outs, lses = [], []
+        parts = []
         if spans.causal:  # the kernel aligns rows with keys, and stacked heads have several rows for each key
             k, v = repeat_heads(k, q), repeat_heads(v, q)
         for q_part, k_part, v_part in split_spans(spans, (q,), (k, v)):
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 stack_groups(q_part, k_part), k_part, v_part, 0.0, spans.causal
             )
-            outs.append(join_spans(out.reshape(q_part.shape)))
-            lses.append(join_spans(lse.reshape(q_part.shape[:3])))
-        return torch.cat(outs), torch.cat(lses).T
+            parts.append((join_spans(out.reshape(q_part.shape)), join_spans(lse.reshape(q_part.shape[:3]))))
+        out, lse = map(torch.cat, zip(*parts, strict=True))
+        return out, lse.T
 
     def backward(
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the kernel's own backward pass with the output and log-sum-exp of the full rows."""
-        dqs, dks, dvs = [], [], []
+        parts = []
         kv_heads = k.shape[1]
         if spans.causal:  # as in the forward pass
             k, v = repeat_heads(k, q), repeat_heads(v, q)
-        for grad_part, q_part, out_part, lse_part, k_part, v_part in split_spans(spans, (grad, q, out, lse.T), (k, v)):
-            q_rows = stack_groups(q_part, k_part)
+        for *rows, lse_part, k_part, v_part in split_spans(spans, (grad, q, out, lse.T), (k, v)):
+            grad_rows, q_rows, out_rows = (stack_groups(x, k_part) for x in rows)
             dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                stack_groups(grad_part, k_part), q_rows, k_part, v_part, stack_groups(out_part, k_part),
-                lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal,
-            )  # fmt: skip
-            dqs.append(join_spans(dq.reshape(q_part.shape)))
-            dks.append(join_spans(dk))
-            dvs.append(join_spans(dv))
+                grad_rows, q_rows, k_part, v_part, out_rows, lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal
+            )
+            parts.append([join_spans(x) for x in (dq.reshape(rows[1].shape), dk, dv)])
+        dq, dk, dv = map(torch.cat, zip(*parts, strict=True))
         # Keys were repeated for the heads of a group: the gradient of a key is the sum over these copies.
-        dk, dv = torch.cat(dks).unflatten(1, (kv_heads, -1)).sum(2), torch.cat(dvs).unflatten(1, (kv_heads, -1)).sum(2)
-        return torch.cat(dqs), dk, dv
+        return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
 
 
 def split_spans(spans: Spans, queries: tuple[Tensor, ...], keys: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Cut tensors (T, N, ...) into spans (1, N, n, ...), or, all of one length, into a batch of them (S, N, n, ...)."""
-    q_lengths = spans.q_lengths
-    k_lengths = spans.k_lengths
-    if len({*zip(q_lengths, k_lengths, strict=True)}) == 1:
+    q_lengths, k_lengths = spans.q_lengths, spans.k_lengths
+    if len({*q_lengths}) == len({*k_lengths}) == 1:
         yield tuple(x.unflatten(0, (len(q_lengths), -1)).transpose(1, 2) for x in (*queries, *keys))
         return
     parts = [x.split(q_lengths) for x in queries] + [x.split(k_lengths) for x in keys]
@@ -208,8 +203,6 @@ def split_spans(spans: Spans, queries: tuple[Tensor, ...], keys: tuple[Tensor, .
 
 def stack_groups(x: Tensor, k: Tensor) -> Tensor:
     """Stack the heads of a group as rows of one head: (S, N, T, H) to (S, K, N / K * T, H)."""
-    if x.shape[1] == k.shape[1]:
-        return x
     return x.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
 
 
@@ -242,12 +235,11 @@ class FlashCall(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Call the kernel's backward pass; the gradients of padding become zeros."""
         q, k, v, out, lse = ctx.saved_tensors
-        n_k = sum(ctx.spans.k_lengths)
-        dq, dk, dv = Flash().backward(grad, q, k, v, out, lse, ctx.spans)
-        dq[sum(ctx.spans.q_lengths) :] = 0
-        dk[n_k:] = 0
-        dv[n_k:] = 0
-        return dq, dk, dv, None
+        spans = ctx.spans
+        grads = Flash().backward(grad, q, k, v, out, lse, spans)
+        for x, lengths in zip(grads, (spans.q_lengths, spans.k_lengths, spans.k_lengths), strict=True):
+            x[sum(lengths) :] = 0
+        return *grads, None
 
 
 CAUSAL_KERNELS: dict[str, Callable[..., Tensor]] = {

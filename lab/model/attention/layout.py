@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.model.attention.segments import ContextGroup, Segments, dense_mask
+from lab.model.attention.segments import HOST, ContextGroup, Segments, dense_mask
 from lab.model.config import DecoderConfig, Sliding
 from lab.model.devices import to_device
 from lab.positions import Band, Distance, Frequencies
@@ -135,29 +135,27 @@ class Layout:
         out: list[tuple[int, Tile]] = []
         first_ids: dict[int, int] = {}  # by the index of a segment's first token in the row
         index = 0
-        for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+        for length, start, anchor in zip(lengths, starts, anchors or (-1,) * len(lengths), strict=True):
             # A region is defined on ids, a kernel reads indices. A segment whose first id is `start` and whose first
             # token has the index `index` is cut in ids, then shifted by index - start. A row that continues a cache
             # has fewer queries than keys: its first query has the id queries.start and the index 0.
             keys = range(start, start + length)
             queries = keys[n_k - n_q :]
             first_ids[index] = start
-            for band_number, band in enumerate(self.bands):
+            for number, band in enumerate(self.bands):
                 region = band.region
-                cut = region.tiles
-                if windows and isinstance(region, Near):
-                    cut = region.window
+                cut = region.window if windows and isinstance(region, Near) else region.tiles
                 for tile in cut(queries, keys):
-                    out.append((band_number, tile.shifted(index - queries.start, index - start)))
-                if anchors is None or anchors[number] < 0:
+                    out.append((number, tile.shifted(index - queries.start, index - start)))
+                if anchor < 0:
                     continue
                 # The anchor is one more key of the segment, from another part of the row. Its id is below those of
                 # the segment, and distance decides which queries see it in this band: a tile of one column.
-                key = first_ids[anchors[number]]
-                queries_seeing = region.queries_seeing(keys, key)
-                if queries_seeing:
-                    tile = Tile(queries_seeing, range(key, key + 1), "full")
-                    out.append((band_number, tile.shifted(index - start, anchors[number] - key)))
+                sees = region.contains(torch.arange(start, keys.stop, device=HOST), first_ids[anchor])
+                seeing = sees.nonzero().add(index).flatten().tolist()
+                if seeing:
+                    column = range(anchor, anchor + 1)
+                    out.append((number, Tile(range(seeing[0], seeing[-1] + 1), column, "full")))
             index += length
         return out
 
