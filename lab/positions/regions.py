@@ -108,14 +108,9 @@ class Far:
         return triangle(q, k, self.distance)
 
 
-def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
-    for begin in range(q.start // size * size, q.stop, size):
-        yield begin, range(max(begin, q.start), min(begin + size, q.stop))
-
-
 @dataclass(frozen=True)
 class ChunksBack:
-    """The pairs whose key lies `least` to `most` chunks before the query's."""
+    """The pairs whose key lies `least` to `most` chunks of `size` positions before the query's; 0 to 0 is the same."""
 
     size: int
     least: int
@@ -126,23 +121,15 @@ class ChunksBack:
         return (back >= self.least) & (back <= self.most)
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut a rectangle per chunk."""
-        for begin, part in by_chunk(q, self.size):
+        """Cut a rectangle per chunk, or a triangle."""
+        for begin in range(q.start // self.size * self.size, q.stop, self.size):
+            part = range(max(begin, q.start), min(begin + self.size, q.stop))
+            if not self.least:
+                yield from triangle(part, range(max(begin, k.start), part.stop), 0)
+                continue
             keys = range(max(begin - self.most * self.size, k.start), begin - (self.least - 1) * self.size)
             if keys:
                 yield Tile(part, keys, "full")
-
-
-@dataclass(frozen=True)
-class SameChunk(ChunksBack):
-    """The pairs whose query and key lie in one chunk of `size` positions."""
-
-    least: int = 0
-    most: int = 0
-
-    def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        for begin, part in by_chunk(q, self.size):
-            yield from triangle(part, range(max(begin, k.start), part.stop), 0)
 
 
 Region = Near | Far | ChunksBack
