@@ -101,7 +101,7 @@ class LeakyRerope(Distance):
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
-        # The bands subtract positions that are divided already, whose rounding errors grow with them.
+        # The bands subtract quotients, and the rounding errors of these grow with the positions.
         i = (q_pos[:, None] - k_pos[None, :]).double()
         return i.clamp(max=self.window) + (i - self.window).clamp(min=0) / self.leak
 
