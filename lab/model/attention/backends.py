@@ -212,7 +212,9 @@ def check_flash(device: torch.device) -> None:
     for width, method in product((64, 128), (Sliding(window=8), String(shift=12, window=12))):
         inputs = [torch.randn(2, *shape, width, generator=generator, device=HOST).bfloat16() for shape in shapes]
         results = run_bands(inputs, method, device, torch.bfloat16, Flash())
-        for name, result, exact in zip(names, results, run_bands(inputs, method, HOST, torch.float32, CpuFlash())):
+        for name, result, exact in zip(
+            names, results, run_bands(inputs, method, torch.device(HOST), torch.float32, CpuFlash())
+        ):
             squares = [x.square().sum((0, 2, 3)) for x in (result.to(exact) - exact, exact)]
             error = (squares[0] / squares[1]).sqrt().max()  # of the worst head
             # Rounding to bfloat16 alone: 0.003. Written so that NaN fails too.
