@@ -110,7 +110,7 @@ class Far:
 
 @dataclass(frozen=True)
 class ChunksBack:
-    """The pairs whose key lies `least` to `most` chunks of `size` positions before the query's; 0 to 0 is the same."""
+    """The pairs with a key `least` to `most` chunks of `size` positions before the query's; 0 to 0 is the same."""
 
     size: int
     least: int
