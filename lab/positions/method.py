@@ -127,7 +127,7 @@ class Distance(Method):
     @property
     @abstractmethod
     def bands(self) -> tuple[Band, ...]:
-        """The map as bands, whose regions partition the causal mask except for hidden pairs."""
+        """The map as bands; their regions partition the causal mask except for hidden pairs."""
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Compute the relative positions, in tokens, each in its band; those of hidden pairs are nan.
