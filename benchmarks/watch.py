@@ -70,8 +70,8 @@ class Clocked:
         self.demo = demo
         self.own_s = 0.0
         self.watch = lab.watch(demo.model, window=192, input="tokens", **options)
-        self.watch.close()
-        self.watch.count = self.clocked(self.watch.count)
+        self.watch.hook.remove()
+        self.watch.counter.count = self.clocked(self.watch.counter.count)
         self.observe = self.clocked(self.watch.observe)
 
     def clocked(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,8 +61,10 @@ def find_impactful(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.positional, request.folder, request.options
     if len(models) != 2 or folder is None:
-        named = " ".join(map(str, models))
-        raise ConfigError(f"BASE TUNED={named}: must be two models, the first arguments, and -o FOLDER; see --help")
+        raise ConfigError(
+            f"BASE TUNED={' '.join(map(str, models))}: must be two models, the first arguments, and -o FOLDER; "
+            "see --help"
+        )
     device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
     base, tuned = map(open_model, models)

@@ -58,13 +58,14 @@ def export(args: Arguments) -> str:
     if args.options.weights_only:
         decoder.distance = distance("plain")
         if decoder.frequencies.method not in WRITTEN_AS:
-            theta = decoder.frequencies.theta
-            decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
+            decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=decoder.frequencies.theta)
     export_model(model, Path(output))
     assert model.folder is not None, "a run"
     write_card(model, model.folder, Path(output))
-    n = model.decoder.cfg.n_parameters()
-    line = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}"
+    line = (
+        f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, "
+        f"{model.decoder.cfg.n_parameters():,} parameters, {model.method}"
+    )
     if model.method != trained:
         line += f"; without {trained}, which config.json has no name for"
     return line
@@ -118,14 +119,14 @@ def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     corpus = model.experiment.data.corpus
     data = getattr(corpus, "repository", None) or corpus.name
     commit = RunFolder(run).environment().get("commit", "unknown")
-    parameters, tokens = model.decoder.cfg.n_parameters(), model.consumed_tokens or 0
     text = f"""---
 library_name: transformers
 tags: [probe-lab, long-context]
 ---
 # {model.name}
 
-{parameters:,} parameters, trained on {tokens:,} tokens of {data} in windows of {model.train_len:,}, at commit {commit}
+{model.decoder.cfg.n_parameters():,} parameters, trained on {model.consumed_tokens or 0:,} tokens of {data} in windows
+of {model.train_len:,}, at commit {commit}
 of the probe lab, whose code has the licence Apache-2.0. The data has its own.
 """
     write_atomic(output / "README.md", text.encode())

@@ -85,8 +85,9 @@ def decoder_builder(experiment: Experiment, **options: Any) -> Callable[[int | N
     # Callers may build the decoder on the meta device, where a table would have no values.
     with torch.device("cpu"):
         table = experiment.frequencies
-    distance = experiment.position.distance
-    return lambda seed: Decoder(experiment.model, frequencies=table, distance=distance, seed=seed, **options)
+    return lambda seed: Decoder(
+        experiment.model, frequencies=table, distance=experiment.position.distance, seed=seed, **options
+    )
 
 
 def open_model(
@@ -164,8 +165,11 @@ def open_hugging_face(
 
 def replaced_methods(settings: Settings, overrides: Settings) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
-    rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
-    errors = [f"{key}={value}: {rule}" for key, value in overrides.items() if key.partition(".")[0] != "position"]
+    errors = [
+        f"{key}={value}: not a setting of a Hugging Face folder; set position.frequency or position.distance"
+        for key, value in overrides.items()
+        if key.partition(".")[0] != "position"
+    ]
     if errors:
         raise ConfigError(*errors)
     values = nest(overrides)
@@ -198,8 +202,10 @@ def newest_checkpoints(run: Path, count: int) -> list[Path]:
     """List the newest checkpoints of a run folder, newest first; reject one that keeps too few."""
     checkpoints = candidates(run / "checkpoints")
     if len(checkpoints) < count:
-        fix = "name a run folder, lower it, or train with a higher train.keep_checkpoints"
-        raise CheckpointError(f"--last={count}: {run} keeps {len(checkpoints)} checkpoints; {fix}")
+        raise CheckpointError(
+            f"--last={count}: {run} keeps {len(checkpoints)} checkpoints; name a run folder, lower it, or train with "
+            "a higher train.keep_checkpoints"
+        )
     return checkpoints[:count]
 
 

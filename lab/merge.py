@@ -59,16 +59,19 @@ def merge_models(args: Arguments) -> str:
     """Read the command line, merge, write the folder, and return a summary."""
     options: MergeOptions = read_options(MergeOptions, args.settings)
     paths = [Path(word) for word in args.positional]
-    listed = ", ".join(map(str, paths))
     if len(paths) < 2:
-        raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")
+        raise ConfigError(
+            f"MODEL={', '.join(args.positional)}: must be two models or more, before the options; see --help"
+        )
     if args.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
     shares = options.weights if "weights" in args.settings else (1 / len(paths),) * len(paths)
     if len(shares) != len(paths):
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
     if options.positions is not None and Path(options.positions) not in paths:
-        raise ConfigError(f"--positions={options.positions}: must be one of the models; use one of {listed}")
+        raise ConfigError(
+            f"--positions={options.positions}: must be one of the models; use one of {', '.join(args.positional)}"
+        )
     for path in paths:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
             decoder_config(read_decoder_settings(place.folder), own_frequencies=False)
@@ -86,8 +89,10 @@ def merge_models(args: Arguments) -> str:
                 ids.setdefault(name, number)
     save_pretrained(merged, args.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
-    n = merged.cfg.n_parameters()
-    return f"{args.options.o}: {parts}, {n:,} parameters; {'with a' if files else 'no'} {TOKENIZER}"
+    return (
+        f"{args.options.o}: {parts}, {merged.cfg.n_parameters():,} parameters; "
+        f"{'with a' if files else 'no'} {TOKENIZER}"
+    )
 
 
 def check_same_shape(models: Models) -> None:

@@ -143,15 +143,15 @@ class Harness(run.Measure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""
-        part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
-        fix = f"contexts were longer than the window and lost their {part}; raise --max_length"
-        first = rows[0]
-        head = f"{first['protocol']}, texts of at most {first['length']:,} tokens"
+        head = f"{rows[0]['protocol']}, texts of at most {rows[0]['length']:,} tokens"
         columns: list[Column] = [(name, name, "") for name in ("task", "metric", "filter", "fewshot")]
         columns += [("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")]
         lines = [head, "", columns_text(rows, columns)]
         if self.model.cut:
-            lines.append(f"{self.model.cut:,} {fix}")
+            part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
+            lines.append(
+                f"{self.model.cut:,} contexts were longer than the window and lost their {part}; raise --max_length"
+            )
         return "\n".join(lines)
 
 
@@ -171,8 +171,10 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
         except Exception as error:
             # Task files contain code, which may raise anything.
             if defaults:
-                message = f"the harness cannot load it ({type(error).__name__}: {first_line(error)})"
-                raise ConfigError(f"--tasks={','.join(names)}: {message}; check its name and files") from error
+                raise ConfigError(
+                    f"--tasks={','.join(names)}: the harness cannot load it ({type(error).__name__}: "
+                    f"{first_line(error)}); check its name and files"
+                ) from error
     tasks: list[Any] = []
     for name, parts in zip(names, loaded, strict=True):
         # A group is one object, which averages over its tasks; the tasks of a tag are independent.
@@ -255,7 +257,7 @@ def limit_score(score: float | None, scores: Sequence[Any], stderr: float | None
         >>> limit_score(0.5, [], stderr=0.1, n=11)  # 2.228 standard errors
         {'low': 0.277..., 'high': 0.722..., 'confidence': 0.95, 'interval': 't', 'stderr': 0.1}
     """
-    low, high, kind = None, None, None
+    low = high = kind = None
     is_share = bool(scores) and set(map(str, scores)) <= {"0.0", "1.0"}
     if is_share and score is not None and math.isclose(np.mean(scores), score):
         (low, high), kind = share_limits(round(sum(scores)), len(scores), CONFIDENCE), "exact"

@@ -146,8 +146,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             allowed = {"do_sample": (None, False), "num_beams": (None, 1)}
             for name, value in settings.items():
                 if name not in ("temperature", "top_p", "top_k") and value not in allowed.get(name, ()):
-                    fix = "answers are greedy; remove it from the task, or set do_sample: false"
-                    errors.append(f"generation_kwargs.{name}={value}: {fix}")
+                    errors.append(
+                        f"generation_kwargs.{name}={value}: answers are greedy; remove it from the task, or set "
+                        "do_sample: false"
+                    )
             if errors:
                 raise ConfigError(*errors)
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)

@@ -54,8 +54,9 @@ class CausalityTest:
             self.verdicts[form] = self.run(model, inner, dict(arguments), n_positional)
         is_causal, divides = self.verdicts[form]
         if not is_causal:
-            rule = "later tokens change earlier outputs; f and g are those of causal models"
-            raise ConfigError(f"model={type(inner).__name__}: {rule}")
+            raise ConfigError(
+                f"model={type(inner).__name__}: later tokens change earlier outputs; f and g are those of causal models"
+            )
         return not uses_cache if self.is_hybrid else divides
 
     def run(
@@ -68,8 +69,10 @@ class CausalityTest:
         )
         if is_sharded and self.has_run:
             # The other ranks may not have received such arguments, and run no forwards.
-            rule = "is sharded, and its first forward did not have these arguments"
-            raise ConfigError(f"model={type(inner).__name__}: {rule}; pass the same ones from the first forward on")
+            raise ConfigError(
+                f"model={type(inner).__name__}: is sharded, and its first forward did not have these arguments; pass "
+                "the same ones from the first forward on"
+            )
         self.has_run = True
         # FSDP gathers parameters in the forward of its wrapper. That of DDP has calls of all ranks.
         runner = model

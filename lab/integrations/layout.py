@@ -84,8 +84,9 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
 
     Raises: ConfigError for an argument that may state a layout and has no known name; DataError for other types.
     """
-    roles = find_arguments(arguments, names).values()
-    (input, ids), (name, positions), labels, (ends_name, ends), (mask_name, mask) = roles
+    (input, ids), (name, positions), labels, (ends_name, ends), (mask_name, mask) = find_arguments(
+        arguments, names
+    ).values()
     if not isinstance(ids, Tensor) or ids.dim() not in (1, 2) or ids.is_floating_point():
         raise DataError(f"input={input}: must be token ids (B, T); name their argument by input=")
     check_names(ids, arguments, {"cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
@@ -98,8 +99,9 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
         raise DataError(f"{name}={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
     positions = positions.expand(tokens.shape)
     if ends is not None and (mask is not None or len(tokens) > 1):
-        rule = f"must be the boundaries of one row of {size} tokens, without a mask"
-        raise DataError(f"{ends_name}={tuple(ends.shape)}: {rule}")
+        raise DataError(
+            f"{ends_name}={tuple(ends.shape)}: must be the boundaries of one row of {size} tokens, without a mask"
+        )
     has_pairs = mask is not None and getattr(mask, "shape", ()) != ids.shape
     if has_pairs:
         # Tokens of one block see the same first key, which numbers the block.
@@ -119,8 +121,7 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
         f"{name}: leaves open which tokens see each other; pass a mask of 0 and 1 or of causal blocks, boundaries from "
         f"0 to {size}, or position_ids that go on by 1 in each document"
     )
-    targets = find_targets(*labels, tokens, documents)
-    return Received(tokens, targets, positions, documents, is_known, error, has_pairs)
+    return Received(tokens, find_targets(*labels, tokens, documents), positions, documents, is_known, error, has_pairs)
 
 
 def find_targets(name: str, labels: Tensor | None, tokens: Tensor, documents: Tensor) -> Tensor:
@@ -137,8 +138,9 @@ def find_targets(name: str, labels: Tensor | None, tokens: Tensor, documents: Te
         return following.masked_fill(pad(documents.diff() != 0, (0, 1)), IGNORE)
     labels = torch.atleast_2d(labels)
     if labels.shape != tokens.shape:
-        rule = f"must be shaped as the tokens, {tuple(tokens.shape)}, to be counted for g"
-        raise DataError(f"{name}={tuple(labels.shape)}: {rule}")
+        raise DataError(
+            f"{name}={tuple(labels.shape)}: must be shaped as the tokens, {tuple(tokens.shape)}, to be counted for g"
+        )
     return pad(labels[:, 1:], (0, 1), value=IGNORE) if name == "labels" else labels
 
 
@@ -176,8 +178,10 @@ def reduce_mask(name: str, mask: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
     size = tokens.shape[1]
     shape = tuple(getattr(mask, "shape", ()))
     if shape[1:] != (1, size, size):
-        rule = "must be a tensor (B, T), or (B, 1, T, T) for all heads, or a BlockMask, to be counted; pass no cache"
-        raise DataError(f"{name}={type(mask).__name__}{shape}: {rule}")
+        raise DataError(
+            f"{name}={type(mask).__name__}{shape}: must be a tensor (B, T), or (B, 1, T, T) for all heads, or a "
+            "BlockMask, to be counted; pass no cache"
+        )
     index = torch.arange(size, device=tokens.device)
     rows, queries = torch.arange(len(tokens), device=tokens.device)[:, None, None], index[:, None]
     look_up = getattr(mask, "mask_mod", lambda row, head, query, key: mask[row % len(mask), head, query, key])
@@ -210,6 +214,6 @@ def measure_lengths(documents: IntArray, chunk: int | None) -> IntArray:
     numbers = np.arange(len(documents))[:, None] * (documents.max() + 1) + documents
     lengths = np.unique(numbers[documents != PADDING], return_counts=True)[1]
     if chunk is not None:
-        begins = np.flatnonzero(visible_context(lengths) % chunk == 0)
+        begins = np.flatnonzero(visible_context(lengths.tolist()) % chunk == 0)
         lengths = np.diff(begins, append=lengths.sum())
     return lengths

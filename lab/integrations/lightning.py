@@ -8,7 +8,7 @@ It writes to the Trainer's loggers and to `trainer.callback_metrics`. The counts
 from operator import attrgetter
 from typing import Any
 
-import lightning
+from lightning import Callback, LightningModule, Trainer
 
 from lab.core.errors import ConfigError
 from lab.core.types import Row
@@ -16,7 +16,7 @@ from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.integrations.watcher import Watcher
 
 
-class ReachCallback(lightning.Callback):
+class ReachCallback(Callback):
     """Probes every `every_steps` steps; `attribute` is the module's model, which its training step calls.
 
     It may be dotted. `options` are those of lab.watch. `watch` is the watcher, from the start of a fit on.
@@ -40,14 +40,12 @@ class ReachCallback(lightning.Callback):
         self.restored: Row | None = None
         self.last_step = 0
 
-    def on_load_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: Row
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Row) -> None:
         """Take the counts of the checkpoint that a fit resumes from."""
         if trainer.state.fn == "fit":
             self.restored = checkpoint["callbacks"].get(self.state_key, {})
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch the model; the counts of an earlier fit remain only if the same Trainer continues its steps.
 
         Raises: LabError for options and a tokenizer by which a probe is not possible.
@@ -55,8 +53,10 @@ class ReachCallback(lightning.Callback):
         try:
             model = attrgetter(self.attribute)(pl_module)
         except AttributeError as error:
-            rule = f"is not in {type(pl_module).__name__}; name the model that its training step calls"
-            raise ConfigError(f"attribute={self.attribute}: {rule}") from error
+            raise ConfigError(
+                f"attribute={self.attribute}: is not in {type(pl_module).__name__}; name the model that its training "
+                "step calls"
+            ) from error
         self.last_step = trainer.global_step
         if self.watch is not None:
             self.watch.close()
@@ -68,14 +68,7 @@ class ReachCallback(lightning.Callback):
             self.watch.load_state_dict(self.restored)
             self.restored = None
 
-    def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Probe if it is due, and log."""
         # A batch makes no step under accumulation, and several with several optimizers.
         before, self.last_step = self.last_step, trainer.global_step

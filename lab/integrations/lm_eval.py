@@ -84,16 +84,12 @@ class ReachTask(Task):  # type: ignore[misc]
         Raises: LabError.
         """
         settings = self.settings
-        window, haystack = settings.get("window"), settings.get("haystack")
-        if not isinstance(window, int):
-            raise ConfigError(
-                f"window={window}: must be the tokens of a test with its answer; pass --metadata='{{\"window\": 2048}}'"
-            )
+        haystack = settings.get("haystack")
         if haystack is not None:
             haystack = "\n".join(read_texts(Path(haystack), "haystack"))
         self.probe = build_tests(
             read_tokenizer_of_model(settings),
-            window,
+            settings.get("window"),
             settings.get("tests", 100),
             settings.get("distances"),
             settings.get("seed", 0),

@@ -55,7 +55,7 @@ class ProbeArguments(Section):
     """The arguments of a probe."""
 
     window: Length
-    """Tokens of a test with its answer."""
+    """Tokens of a test with its answer; in the harness --metadata='{"window": 2048}'."""
     tests: Tests
     """Tests at each distance."""
     distances: tuple[Length, ...] | None = None

@@ -62,8 +62,10 @@ class TokenizerAdapter:
             is_read = self.decode(encoded.ids).strip() == text and keeps_edges(self)
             is_read &= encoded.offsets[-1][1] == len(text)
         except Exception as error:  # of any library
-            rule = f"must be a tokenizers.Tokenizer or have encode and decode ({first_line(error)})"
-            raise ConfigError(f"tokenizer={name}: {rule}; for instance Tokenizer.from_file(PATH)") from error
+            raise ConfigError(
+                f"tokenizer={name}: must be a tokenizers.Tokenizer or have encode and decode ({first_line(error)}); "
+                "for instance Tokenizer.from_file(PATH)"
+            ) from error
         if not is_read:
             raise ConfigError(f"tokenizer={name}: does not read texts back as they are; pass a tokenizers.Tokenizer")
 

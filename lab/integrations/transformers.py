@@ -47,34 +47,28 @@ class ReachCallback(TrainerCallback):
         self.watch = Watcher(passed["model"], passed["processing_class"], **self.options)
         self.watch.build_tests(self.tests)
         self.probed_step = state.global_step
-        counts = state.stateful_callbacks.pop(COUNTS, {})
         if state.global_step:
-            self.watch.load_state_dict(counts)
+            self.watch.load_state_dict(state.stateful_callbacks.pop(COUNTS, {}))
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: TrainerControl, **_: object) -> None:
-        """Probe if it is due, and give the counts of all ranks to the state before it is saved; a collective call."""
+        """Probe if it is due, and log; give the counts of all ranks to a state that is saved; a collective call."""
         assert self.watch is not None, "training has begun"
         step = state.global_step
         if self.probed_step != step and (step % self.every_steps == 0 or control.should_training_stop):
             self.probed_step = step
-            self.probe(args, state, control)
+            logs = {**self.watch.summary(self.tests), "epoch": state.epoch}
+            state.log_history.append({**logs, "step": step})
+            if self.handler is not None:
+                # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
+                should_log = control.should_log
+                self.handler.on_log(args, state, control, logs)
+                control.should_log = should_log
         # An evaluation may decide that its step is saved, as the best one.
         if control.should_save or control.should_evaluate:
             state.stateful_callbacks[COUNTS] = self.watch.state_dict()
 
     # An evaluation may stop the training. The Trainer loads the best model after the end of the epoch.
     on_epoch_end = on_step_end
-
-    def probe(self, args: TrainingArguments, state: Any, control: TrainerControl) -> None:
-        """Log reach, and f and g at half of the window and beyond."""
-        assert self.watch is not None, "training has begun"
-        logs = {**self.watch.summary(self.tests), "epoch": state.epoch}
-        state.log_history.append({**logs, "step": state.global_step})
-        if self.handler is not None:
-            # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
-            should_log = control.should_log
-            self.handler.on_log(args, state, control, logs)
-            control.should_log = should_log
 
 
 def find_handler() -> CallbackHandler | None:

@@ -182,8 +182,7 @@ class Watcher:
 
         Shapes: int64 (window,), supervised targets whose evidence is d tokens back.
         """
-        # Without loss weights the sums are whole numbers.
-        return np.asarray(self.total(reduce).g(), dtype=np.int64)
+        return self.total(reduce).g()
 
     @property
     def demand_share(self) -> float:
@@ -241,7 +240,7 @@ class Watcher:
         # Of any type: the other ranks wait for the reason.
         except Exception as error:
             failed = error
-        if reason := first_reason(failed and first_line(failed)):
+        if reason := first_reason(first_line(failed) if failed else None):
             raise failed or ConfigError(reason)
         return built
 
@@ -266,10 +265,9 @@ class Watcher:
         means over the distances, `f_half` and `g_half` are f at half of the window and the sum of g from there on.
         """
         table = self.probe(tests)
-        values = {name: table.attrs.get(name) for name in ("reach", "f_half", "g_half")}
-        if len(table):
-            values |= {"accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
-        return {f"retrieval/{name}": float(value) for name, value in values.items() if value is not None}
+        values = {**table.attrs, "accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
+        names = [name for name in ("reach", "f_half", "g_half", "accuracy", "log_prob") if pd.notna(values.get(name))]
+        return {f"retrieval/{name}": float(values[name]) for name in names}
 
     def state_dict(self) -> Row:
         """Return the counts of all ranks, the same on each; a collective call."""

@@ -72,8 +72,10 @@ def read_decoder_settings(folder: Path) -> JsonObject:
     settings = read_json(path)
     family = settings.get("model_type")
     if family not in FAMILIES:
-        fix = "use a model of these families, or evaluate this one by lab.loading.open_model"
-        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; {fix}")
+        raise ConfigError(
+            f"model_type={family}: must be one of {', '.join(FAMILIES)}; use a model of these families, or evaluate "
+            "this one by lab.loading.open_model"
+        )
     return {**FAMILIES[family], **settings}
 
 
@@ -93,8 +95,10 @@ def model_settings(folder: Path, window: int | None = None) -> JsonObject:
         if length := getattr(config, name, None):
             return {**config.to_dict(), "max_position_embeddings": length}
     if window is None:
-        rule = "states no training window; add max_position_embeddings, or give --window where a command has it"
-        raise ConfigError(f"{folder / NAME}: {rule}")
+        raise ConfigError(
+            f"{folder / NAME}: states no training window; add max_position_embeddings, or give --window where a "
+            "command has it"
+        )
     return {**config.to_dict(), "max_position_embeddings": window}
 
 
@@ -129,8 +133,9 @@ def using_transformers(folder: Path) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
     except Exception as error:  # huggingface_hub's errors of settings derive from Exception alone
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"{folder}: transformers cannot open it ({why}); use another model") from error
+        raise ConfigError(
+            f"{folder}: transformers cannot open it ({type(error).__name__}: {first_line(error)}); use another model"
+        ) from error
 
 
 def read_json(path: Path) -> JsonObject:
@@ -181,8 +186,7 @@ def declared_tokens(folder: Path) -> set[str]:
         for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
             value = values.get(key) or []
             entries += value.values() if isinstance(value, dict) else value
-    texts = {token_text(entry) for entry in entries}
-    return {text for text in texts if text}
+    return {text for text in map(token_text, entries) if text}
 
 
 def token_text(token: object) -> str | None:
@@ -239,8 +243,9 @@ def find_config_errors(settings: JsonObject, own_frequencies: bool) -> list[str]
     if type(reach) is not int:
         errors.append(f"max_position_embeddings={reach}: must be a whole number of tokens; correct it")
     if rope["rope_type"] not in READ_AS and not own_frequencies:
-        fix = "pass frequencies to load_pretrained"
-        errors.append(f"rope_type={rope['rope_type']}: must be one of {', '.join(READ_AS)}; {fix}")
+        errors.append(
+            f"rope_type={rope['rope_type']}: must be one of {', '.join(READ_AS)}; pass frequencies to load_pretrained"
+        )
     for name, value in rope.items():
         if isinstance(value, dict):  # transformers' form for types of layers, each with its own rotary settings
             errors.append(f"rope_parameters.{name}: must be the same in all layers; use another model")
@@ -250,8 +255,9 @@ def find_config_errors(settings: JsonObject, own_frequencies: bool) -> list[str]
             method = frequency_settings(settings)
             validated(FREQUENCY_METHODS[method["method"]], method)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            section = rope_section(settings)[0]
-            errors += [f"{section}.{message}" for message in getattr(error, "errors", (first_line(error),))]
+            errors += [
+                f"{rope_section(settings)[0]}.{message}" for message in getattr(error, "errors", (first_line(error),))
+            ]
     return errors
 
 
@@ -266,12 +272,16 @@ def hugging_face_settings(
     """
     if not distance.is_plain or distance.log_n is not None:
         name = f"distance.log_n={distance.log_n}" if distance.is_plain else f"distance={distance.method}"
-        fix = "export it by --weights_only, or save plain distance, and use apply() on the loaded model"
-        raise ConfigError(f"{name}: not supported by a Hugging Face folder; {fix}")
+        raise ConfigError(
+            f"{name}: not supported by a Hugging Face folder; export it by --weights_only, or save plain distance, "
+            "and use apply() on the loaded model"
+        )
     window = None if cfg.layers is None else cfg.layers.window
     if cfg.layers is not None and (set(cfg.layers.pattern) != {"window"} or cfg.qkv != "plain"):
-        rule = "no family of transformers that the lab writes has it; evaluate the run folder"
-        raise ConfigError(f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: {rule}")
+        raise ConfigError(
+            f"model.layers.pattern={abbreviate(cfg.layers.pattern)}: no family of transformers that the lab writes "
+            "has it; evaluate the run folder"
+        )
     # transformers' Llama rejects heads that do not divide the width.
     plain = "mistral" if cfg.d_model % cfg.n_heads or window else "llama"
     family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, plain)

@@ -178,8 +178,10 @@ def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     if (folder / INDEX).is_file() and (folder / SINGLE).is_file():
         raise CheckpointError(f"{folder / SINGLE}: transformers would read it in place of {INDEX}; delete one of them")
     for name in find_tensors(folder)[1]:
-        rule = f"two files have it, and transformers may read another than {INDEX} names"
-        raise CheckpointError(f"{folder}: {name}: {rule}; delete the other copy")
+        raise CheckpointError(
+            f"{folder}: {name}: two files have it, and transformers may read another than {INDEX} names; delete the "
+            "other copy"
+        )
     with using_transformers(folder) as transformers:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,

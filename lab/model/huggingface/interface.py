@@ -68,12 +68,9 @@ class Applied:
         """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
         if isinstance(out, Tensor):
             raise ConfigError("rotates by complex numbers")
-        cos, sin = out
         self.positions = kwargs.get("position_ids", args[-1])
-        factor = 1.0
-        if self.frequencies is None:
-            factor = getattr(rotary, "attention_scaling", 1.0)
-        return torch.full_like(cos, factor), torch.zeros_like(sin)
+        factor = getattr(rotary, "attention_scaling", 1.0) if self.frequencies is None else 1.0
+        return torch.full_like(out[0], factor), torch.zeros_like(out[1])
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, *, rotates: bool) -> Layout:
         """Return the layout of a forward pass, built at the first layer that rotates and the first that does not."""
@@ -89,13 +86,11 @@ class Applied:
         n_q = q.shape[2]
         visible = None  # by order alone
         if mask is not None:
-            visible = mask if mask.dtype == torch.bool else mask == 0  # transformers' eager masks are added to logits
-            visible = visible[:, 0, :, :n_k]
-            if (visible == dense_mask(n_q, n_k, q.device)).all():
-                visible = None
-        q_pos = self.positions
-        if q_pos is None:
-            q_pos = torch.arange(n_k - n_q, n_k, device=q.device)
+            seen = mask[:, 0, :, :n_k]
+            seen = seen if mask.dtype == torch.bool else seen == 0  # transformers' eager masks are added to logits
+            if (seen != dense_mask(n_q, n_k, q.device)).any():
+                visible = seen
+        q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if self.positions is None else self.positions
         if q_pos.ndim > 1 and len(q_pos) == 1:
             q_pos = q_pos[0]
         k_pos = q_pos
@@ -110,9 +105,7 @@ class Applied:
             starts = first_ids(k_pos, None)
         method = (self.frequencies or own_frequencies(self.rotary)).at_length(k_pos.shape[-1])
         inv_freq = nn.functional.pad(method.inv_freq, (0, q.shape[3] // 2 - len(method.inv_freq)))
-        if not rotates:
-            inv_freq = 0 * inv_freq
-        method = Frequencies(method.config, method.theta, inv_freq)
+        method = Frequencies(method.config, method.theta, inv_freq * rotates)
         return Layout(q_pos, k_pos, method, self.distance, q.dtype, starts=starts, mask=visible)
 
 
@@ -164,12 +157,18 @@ def apply(
             message = find_difference(model, None)  # its own rotation, and the lab's attention
     if message is not None:
         remove_methods(model)
-        fix = " with other positions; leave them out" if is_changed else "; use another model"
-        raise ConfigError(f"model={type(model).__name__}: {message}; the lab cannot compute its attention{fix}")
+        raise ConfigError(
+            f"model={type(model).__name__}: {message}; the lab cannot compute its attention with other positions; "
+            "leave them out"
+            if is_changed
+            else "; use another model"
+        )
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove_methods(model)
-        rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
-        raise ConfigError(f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: {rule}")
+        raise ConfigError(
+            f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: must be {2 * len(rotary.inv_freq)}, the "
+            "dimensions that the model rotates; build them with it"
+        )
     applied = APPLIED[model]
     applied.distance, applied.frequencies, applied.inputs, applied.layouts = distance, frequencies, inputs, {}
     return model
@@ -196,15 +195,14 @@ def find_difference(model: PreTrainedModel, rotary: Any) -> str | None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers warns of what the returned line says
     try:
         before = compute_logits(model)
-        hooked = rotary or nn.Identity()  # an identity that no forward pass runs, for a model without rotation
-        applied.handle = hooked.register_forward_hook(applied.return_unrotated, with_kwargs=True)
+        # An identity that no forward pass runs, for a model without rotation.
+        applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.return_unrotated, with_kwargs=True)
         APPLIED.update(dict.fromkeys(model.modules(), applied))
         model.set_attn_implementation(NAME)
         by_halves = measure_difference(model, before, applied, neighbours=False)
         by_neighbours = measure_difference(model, before, applied, neighbours=True)
-        is_neighbours = by_neighbours < by_halves
         applied.frequencies = Frequencies(Own(), 1.0, 0 * own_frequencies(rotary).inv_freq)
-        effect = measure_difference(model, before, applied, neighbours=is_neighbours)  # of rotation
+        effect = measure_difference(model, before, applied, neighbours=by_neighbours < by_halves)  # of rotation
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         return first_line(error)
     finally:
@@ -290,11 +288,8 @@ def to_halves(x: Tensor, n_rotated: int, neighbours: bool = False) -> Tensor:
         >>> to_halves(torch.arange(8), 4).tolist(), to_halves(torch.arange(8), 4, neighbours=True).tolist()
         ([0, 1, 4, 5, 2, 3, 6, 7], [0, 2, 4, 5, 1, 3, 6, 7])
     """
-    if neighbours:
-        pairs = x[..., :n_rotated].unflatten(-1, (-1, 2))
-        x = torch.cat([pairs.mT.flatten(-2), x[..., n_rotated:]], dim=-1)
-    if n_rotated in (0, x.shape[-1]):
+    if n_rotated in (0, x.shape[-1]) and not neighbours:
         return x
-    first, second = x[..., :n_rotated].chunk(2, dim=-1)
-    first_still, second_still = x[..., n_rotated:].chunk(2, dim=-1)
-    return torch.cat([first, first_still, second, second_still], dim=-1)
+    index = torch.arange(x.shape[-1], device=x.device)
+    pairs = index[:n_rotated].view(-1, 2).T if neighbours else index[:n_rotated].view(2, -1)
+    return x[..., torch.cat([pairs, index[n_rotated:].view(2, -1)], dim=1).flatten()]

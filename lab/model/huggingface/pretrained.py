@@ -157,8 +157,9 @@ def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: tor
     if tied:
         embedding = loaded["embedding.weight"]
         if not torch.equal(loaded.get("head.weight", embedding), embedding):
-            rule = "must equal model.embed_tokens.weight; set tie_word_embeddings to false in config.json"
-            raise CheckpointError(f"{HEAD}: {rule}")
+            raise CheckpointError(
+                f"{HEAD}: must equal model.embed_tokens.weight; set tie_word_embeddings to false in config.json"
+            )
         loaded["head.weight"] = embedding
     return loaded
 
@@ -195,8 +196,9 @@ def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
             if listed.get(name, path.name) != path.name:
                 copies[name] = path.name
             elif name in stored:
-                rule = f"two files have it, and {INDEX} does not say which counts"
-                raise CheckpointError(f"{folder}: {name}: {rule}; copy the folder again")
+                raise CheckpointError(
+                    f"{folder}: {name}: two files have it, and {INDEX} does not say which counts; copy the folder again"
+                )
             elif not name.endswith("rotary_emb.inv_freq"):  # a table of early Llamas, computed from config.json here
                 stored[name] = file
     others = sorted({path.name for path in folder.glob("*.safetensors")} - names)

@@ -46,8 +46,10 @@ def name_ignored(config: Path, settings: JsonObject, *, rotary: bool) -> None:
         known += ["mscale", "mscale_all_dim"]
     for name, value in values.items():
         if name not in known and not isinstance(value, dict):
-            setting = f"{section}.{name}={abbreviate(value)}"
-            show(f"{config}: {setting} is ignored, rope_type={kind} has no such setting", error=True)
+            show(
+                f"{config}: {section}.{name}={abbreviate(value)} is ignored, rope_type={kind} has no such setting",
+                error=True,
+            )
 
 
 def list_parameters(method: str) -> list[str]:
@@ -123,8 +125,10 @@ def rope_settings(method: Frequencies, train_len: int | None) -> JsonObject:
     """
     config: Any = method.config
     if method.method not in WRITTEN_AS:
-        fix = "export it by --weights_only, or save abf of the same theta, and pass frequencies to load_pretrained"
-        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {fix}")
+        raise ConfigError(
+            f"frequencies={method.method}: not supported by a Hugging Face folder; export it by --weights_only, or "
+            "save abf of the same theta, and pass frequencies to load_pretrained"
+        )
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
     kind = WRITTEN_AS[method.method]
