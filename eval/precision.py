@@ -115,7 +115,6 @@ class Precision(texts.OnTexts):
             del arithmetics["bf16_model"]
         decoders = {"trained": trained, "random": subject.build_random(trained, self.options.seed)}
         total = len(decoders) * len(arithmetics) * len(self.texts)
-        self.announce([(total * len(self.shifts), self.n_tokens), *((total, n) for n in self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
             for (weights, decoder), (name, arithmetic) in product(decoders.items(), arithmetics.items()):
                 profiles = []

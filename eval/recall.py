@@ -100,12 +100,7 @@ class Recall(texts.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
         test = self.test
-        contexts = []
         # Targets are scored two times: with the whole context, and with the cut one, which is whole without evidence.
-        for target in test.targets:
-            cut = target.distance - 1 if target.distance else target.place
-            contexts += [(1, target.place), (1, cut)]
-        self.announce(contexts)
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         shared = {
