@@ -143,11 +143,6 @@ class Experiment(Section):
             return self.data.window
         return self.skip.target_len
 
-    @property
-    def logged_positions(self) -> dict[str, int]:
-        """Relative positions whose f is logged, by column: f_at_0.5L is f(L // 2), with L what the counter holds."""
-        return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in (1, 2, 4, 6)}
-
     def to_dict(self) -> Settings:
         return json.loads(json.dumps(asdict(self)))
 

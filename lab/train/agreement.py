@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lab.config import Experiment
@@ -304,13 +305,7 @@ def check_ranks(experiment: Experiment, options: Mapping[str, object], launch: L
 
     Raises: ConfigError, PeerError.
     """
-    compare_ranks("settings", describe_rank(experiment, options), launch)
-    check_network(launch)
-
-
-def describe_rank(experiment: Experiment, options: Mapping[str, object]) -> dict[str, str]:
-    """List what must be the same on all ranks, by name: settings first, files of code last."""
-    record = {}
+    record = {}  # what must be the same on all ranks: settings first, files of code last
     of_a_machine = ("train.threads", "train.devices", "train.accelerator", "plugins")
     for key, value in flatten(experiment.to_dict()).items():
         if key not in of_a_machine and not key.endswith((".path", ".folder", ".haystack", ".selection")):
@@ -319,8 +314,10 @@ def describe_rank(experiment: Experiment, options: Mapping[str, object]) -> dict
     record["plugins"] = describe_value(sorted(LOADED))
     record |= versions()
     # The files themselves, not the commit: a wheel has none, and a clone may have changes that are not committed.
-    code = sorted((ROOT / "lab").rglob("*.py"))
-    return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
+    for path in sorted((ROOT / "lab").rglob("*.py")):
+        record[path.relative_to(ROOT).as_posix()] = digest(path.read_bytes())
+    compare_ranks("settings", record, launch)
+    check_network(launch)
 
 
 def describe_value(value: object) -> str:
@@ -347,23 +344,18 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
 
     Raises: ConfigError.
     """
-    shown = shown or own
-    first, texts = json.loads(gather(name, json.dumps([own, shown]) if launch.is_first else "", launch)[0])
-    difference: list[object] = []  # the number of the first entry that differs, its name and this rank's value
-    for number, key in enumerate([*first, *sorted(own.keys() - first.keys())]):
-        if own and own.get(key) != first.get(key):
-            difference = [number, key, shown.get(key, "nothing")]
-            break
-    # All ranks report the same line, hence each needs the differences of all. Of several, the one that is listed first
-    # is named, with all ranks that have it: settings come before the code that may cause the others.
-    parts = gather(f"{name}/differing", json.dumps([difference, platform.node()]), launch)
-    differences, nodes = zip(*map(json.loads, parts), strict=True)
-    if any(differences):
-        named = min(filter(None, differences))
-        ranks = [rank for rank, theirs in enumerate(differences) if theirs == named]
-        rule = f"{name_ranks(*ranks)} on {nodes[ranks[0]]} must have what rank 0 on {nodes[0]} has"
-        fix = "start all ranks with the same settings, code, packages, compilers and shards"
-        raise ConfigError(f"{named[1]}={named[2]}: {rule}, {texts.get(named[1], 'nothing')}; {fix}")
+    # All ranks report the same line, hence each needs the entries of all.
+    parts = gather(name, json.dumps([own, shown or own, platform.node()]), launch)
+    ranks = [json.loads(part) for part in parts]
+    first, texts, node = ranks[0]
+    # Of several entries the one that is listed first is named: settings come before the code that may cause the others.
+    for key in dict.fromkeys(chain(first, *(sorted(entries) for entries, *_ in ranks))):
+        differing = [rank for rank, (entries, *_) in enumerate(ranks) if entries and entries.get(key) != first.get(key)]
+        if differing:
+            _, values, other = ranks[differing[0]]
+            rule = f"{name_ranks(*differing)} on {other} must have what rank 0 on {node} has"
+            fix = "start all ranks with the same settings, code, packages, compilers and shards"
+            raise ConfigError(f"{key}={values.get(key, 'nothing')}: {rule}, {texts.get(key, 'nothing')}; {fix}")
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:

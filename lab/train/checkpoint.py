@@ -153,7 +153,8 @@ class Checkpointing:
         for param_group, lr in zip(optimizer.param_groups, state.schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
         self.data.load_state_dict(saved["data"])
-        self.recording.counting.load_state_dict(dict(saved["recording"]["counts"]))
+        if self.start.launch.is_first:
+            self.recording.counting.load_state_dict(saved["recording"]["counts"])
         self.recording.sums = saved["recording"]["sums"]
         self.final = {step: at for step, at in saved["final"].items() if step in self.config.final_steps}
 

@@ -22,9 +22,7 @@ from lab.counts.position_counts import COUNTED
 from lab.counts.rows import sum_to_the_end
 from lab.data.batch import Batch
 from lab.data.module import PackedData
-from lab.model.config import LayersConfig
 from lab.model.devices import peak_flops, utilisation
-from lab.positions import Distance
 from lab.runs.folder import RunFolder
 from lab.train.state import SUMS, StepStats, TrainState, describe_error
 
@@ -42,22 +40,17 @@ class Counting:
     called, which every rank must do together; each pack has been counted by `copies` of them.
     """
 
-    def __init__(
-        self, max_len: int, distance: Distance, layers: LayersConfig | None, *, selects: bool = False, copies: int = 1
-    ) -> None:
+    def __init__(self, experiment: Experiment) -> None:
+        distance, layers, skip = experiment.position.distance, experiment.model.layers, experiment.skip
+
         def rel_pos(q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
             return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
 
-        counted = None if distance.is_plain else rel_pos
-        # A checkpoint has the counts of all ranks in one sum, which any number of ranks may resume from. They stay
-        # apart from this rank's own: else `total` would add them up once for each rank.
-        self.restored = PositionCounts(max_len, counted)
-        self.local = PositionCounts(max_len, counted)
+        self.local = PositionCounts(experiment.reach, None if distance.is_plain else rel_pos)
         if layers is not None:
-            self.restored.encoded = self.local.encoded = layers.encoded(max_len)
-        self.selects = selects
-        self.copies = copies
-        self.restored_selected = np.zeros(len(SELECTED), dtype=np.int64)
+            self.local.encoded = layers.encoded(experiment.reach)
+        self.copies = experiment.train.context_parallel
+        self.selects = skip is not None and skip.selects
         self.local_selected = np.zeros(len(SELECTED), dtype=np.int64)
 
     def add(self, batch: Batch) -> None:
@@ -74,23 +67,21 @@ class Counting:
         """Add up all ranks; a collective call."""
         total = copy(self.local)
         for name in COUNTED:
-            setattr(total, name, sum_over_ranks(getattr(self.local, name)) // self.copies)
-        return self.restored + total
+            setattr(total, name, sum_over_ranks(getattr(total, name)) // self.copies)
+        return total
 
     def selected(self) -> dict[str, int]:
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
-        total = self.restored_selected + sum_over_ranks(self.local_selected) // self.copies
+        total = sum_over_ranks(self.local_selected) // self.copies
         return dict(zip(SELECTED, total.tolist(), strict=True))
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the counts of a checkpoint; before any pack is counted."""
-        self.restored = PositionCounts.from_dict(state_dict)
-        # A state has numbers only; which distances they stand for follows from the run's settings.
-        self.restored.rel_pos = self.local.rel_pos
-        self.restored.encoded = self.local.encoded
-        self.restored_selected = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from the counts of a checkpoint; on the first rank alone, as `total` adds up all ranks."""
+        for name in COUNTED:
+            getattr(self.local, name)[:] = np.multiply(state_dict[name], self.copies)
+        self.local_selected[:] = [self.copies * state_dict.get(name, 0) for name in SELECTED]
 
 
 class Recording:
@@ -108,10 +99,7 @@ class Recording:
         self.data = data
         self.launch = launch
         self.folder = RunFolder(experiment.run.path)
-        train, skip = experiment.train, experiment.skip
-        selects = skip is not None and skip.selects
-        counted = experiment.reach, experiment.position.distance, experiment.model.layers
-        self.counting = Counting(*counted, selects=selects, copies=train.context_parallel)
+        self.counting = Counting(experiment)
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
         self.busy_s = 0.0  # since the last line
         self.batch_start = 0.0
@@ -166,7 +154,7 @@ class Recording:
             "tokens_per_s": round(tokens_per_s, 1),
             "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, processes),
             "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, processes),
-            **frequency_metrics(counts, self.experiment.logged_positions),
+            **frequency_metrics(counts),
             **self.counting.selected(),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
@@ -213,14 +201,21 @@ class Wandb:
         """Begin the run in the mode of the config, or offline."""
         import wandb
 
-        path, mode = str(experiment.run.path), experiment.track.wandb
+        mode = experiment.track.wandb
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
         # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
-        begin = partial(wandb.init, project="probe-lab", name=experiment.run.name, dir=path, resume="auto")
-        begin = partial(begin, config=experiment.to_dict(), settings=settings)
+        begin = partial(
+            wandb.init,
+            project="probe-lab",
+            name=experiment.run.name,
+            dir=str(experiment.run.path),
+            resume="auto",
+            config=experiment.to_dict(),
+            settings=settings,
+        )
         try:
             self.run = begin(mode=mode)
             # wandb gives a run that records nothing to somebody who entered no key
@@ -274,19 +269,21 @@ class Wandb:
             show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
 
-def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
-    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L.
+def frequency_metrics(counts: PositionCounts) -> dict[str, float]:
+    """Read f, the supervised f and g at parts of the length L that is counted, and f's shares at i <= L/2 and i >= 3L/4.
 
-    g_from_0.5L is the demand at distances of L // 2 and more, the sum of g there.
+    f_at_0.5L is f(L // 2), and g_from_0.5L the demand at distances of L // 2 and more, the sum of g there.
     """
-    frequency = counts.frequency()
-    supervised = counts.supervised_f()
-    beyond = sum_to_the_end(counts.g())
     window = counts.max_len
+    columns = {
+        "f_at": counts.frequency(),
+        "supervised_f_at": counts.supervised_f(),
+        "g_from": sum_to_the_end(counts.g()),
+    }
     metrics: dict[str, float] = {}
-    for begin, values in (("f_at", frequency), ("supervised_f_at", supervised), ("g_from", beyond)):
-        for name, position in positions.items():
-            metrics[name.replace("f_at", begin)] = values[position].item()
+    for name, values in columns.items():
+        for eighths in (1, 2, 4, 6):
+            metrics[f"{name}_{eighths / 8:g}L"] = values[eighths * window // 8].item()
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)  # from the ceiling of 3L/4 on
     return metrics
