@@ -11,8 +11,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
@@ -115,10 +115,9 @@ class CommandSpec:
         except argparse.ArgumentError as error:
             raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
         positional = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.positional))
-        for word in positional[: self.paths]:
-            check_path(word)
-        for name in self.values:
-            check_path(getattr(options, name.lstrip("-")) or "", f"{name}=")
+        for word in [*positional[: self.paths], *(getattr(options, name.lstrip("-")) or "" for name in self.values)]:
+            if not is_short(word):
+                raise ConfigError(f"{abbreviate(word)}: too long for a path, or not in one line; give a shorter one")
         if not positional and self.missing:
             raise ConfigError(self.missing.format(word=arguments[0]))
         return Arguments(positional, options, parse_overrides(rest[len(positional) :]))
@@ -135,11 +134,6 @@ def wrap_help(text: str) -> str:
         # The copy of a command in several lines runs.
         lines.append((" \\\n" if column == 4 else "\n").join(fitted))
     return "\n".join(lines)
-
-
-def check_path(path: str, option: str = "") -> None:
-    if not is_short(path):
-        raise ConfigError(f"{option}{abbreviate(path)}: too long for a path, or not in one line; give a shorter one")
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
@@ -207,29 +201,26 @@ class Output:
 
     def write(self, text: str) -> int:
         """Write text, or lose it."""
-        try:
-            return self.stream.write(text)
-        except OSError as error:
-            self.lose(error)
-            return len(text)
+        with self.losing():
+            self.stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        try:
+        with self.losing():
             self.stream.flush()
-        except OSError as error:
-            self.lose(error)
 
-    def lose(self, error: OSError) -> None:
-        """Write to nowhere from now on; what is still buffered goes there too."""
-        open_nowhere(self.stream.fileno())
-        # A reader that closes a pipe, such as head, has read enough: its command has not failed.
-        if not isinstance(error, BrokenPipeError):
-            self.lost = True
-            other = sys.stderr if self.name == "stdout" else sys.stdout
-            with suppress(OSError):
-                reason = f"cannot be written ({error.strerror})"
-                other.write(f"{self.name}: {reason}; its lines are lost, all else goes on\n")
-                other.flush()
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Write to nowhere once the body fails to write; what is still buffered goes there too."""
+        try:
+            yield
+        except OSError as error:
+            open_nowhere(self.stream.fileno())
+            # A reader that closes a pipe, such as head, has read enough: its command has not failed.
+            if not isinstance(error, BrokenPipeError):
+                self.lost = True
+                reason = f"cannot be written ({error.strerror}); its lines are lost, all else goes on"
+                show(f"{self.name}: {reason}", error=self.name == "stdout")
 
 
 def open_nowhere(number: int) -> None:

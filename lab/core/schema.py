@@ -129,10 +129,9 @@ def validated(root: type[T], values: Mapping[str, object], instance: T | None = 
     try:
         return adapter(root).validator.validate_json(text, self_instance=instance)
     except ValidationError as error:
-        misspelt = (*UNKNOWN, "union_tag_invalid")
-        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in misspelt)
+        items = error.errors(include_url=False)
         # A misspelt name is also reported as a missing setting, which the correction of the name sets.
-        if items[0]["type"] in misspelt:
+        if any(item["type"] in (*UNKNOWN, "union_tag_invalid") for item in items):
             items = [item for item in items if not item["type"].startswith("missing")]
         raise ConfigError(*dict.fromkeys(chain.from_iterable(error_lines(root, item) for item in items))) from None
     finally:
@@ -259,14 +258,14 @@ def iterate_settings(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[A
 
 def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[object]) -> str:
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
-    above = ".".join(map(str, keys[:-1]))
-    siblings = [item.name for item in fields(section)]
-    others = {item.name: dotted for dotted, item, *_ in reversed([*iterate_settings(root)])}
-    for names in ({name: f"{above}.{name}".lstrip(".") for name in siblings}, others):
-        for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
-            # The same name is a setting of another member of the union.
-            if names[name] != ".".join(map(str, keys)):
-                return f"did you mean {names[name]}?"
+    dotted = ".".join(map(str, keys))
+    above = dotted.rpartition(".")[0]
+    siblings = {item.name: f"{above}.{item.name}".lstrip(".") for item in fields(section)}
+    # The same name may be a setting of another member of the union.
+    settings = [one for one in iterate_settings(root) if one[0] != dotted]
+    names = {item.name: name for name, item, *_ in reversed(settings)} | siblings
+    for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
+        return f"did you mean {names[name]}?"
     return f"{above or 'a config'} has {', '.join(siblings)}"
 
 
