@@ -1,17 +1,15 @@
 """Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
 
-import pickle
 import re
 import shlex
 import shutil
-import subprocess
-import sys
+from operator import attrgetter
 
 import pytest
 
 from lab.core import plugins
 from lab.core.errors import ConfigError
-from lab.core.plugins import load_plugin
+from lab.core.launch import in_processes
 from lab.core.schema import OneOf, adapter
 from lab.data.corpora import open_corpus
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
@@ -143,12 +141,11 @@ def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):
     assert "texts=0: must be >= 1" in done.stderr
 
 
-def test_another_process_unpickles_what_a_plugin_defines(corpus):
-    load_plugin(corpus)
+def test_workers_load_the_plugins(corpus):
     data = load("--data.corpus.name=numbers", "--data.corpus.n=3", f"--plugins=[{corpus}]").data
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).corpus)"
-    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(data), capture_output=True, check=True)
-    assert done.stdout.decode() == "Numbers(name='numbers', n=3)\n"
+    done = []
+    in_processes(attrgetter("corpus.n"), [data, data], 2, lambda: done.append(1))
+    assert len(done) == 2
 
 
 def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(method, corpus, tmp_path):

@@ -20,10 +20,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
 from lab.core.errors import ConfigError, DataError
+from lab.core.plugins import LOADED, load_plugin
 from lab.core.startup import SIGNALS
 
 if TYPE_CHECKING:
@@ -208,7 +210,7 @@ def exchange(value: Any, reason: str | None = None) -> list[Any]:
     from torch import distributed
 
     parts = [(value, reason)]
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_initialized():
         parts = parts * distributed.get_world_size()
         distributed.all_gather_object(parts, (value, reason))
     reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
@@ -223,7 +225,7 @@ def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     from torch import distributed
 
     total = torch.from_numpy(values.copy())
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_initialized():
         if distributed.get_backend() == "nccl":
             total = total.to("cuda")  # NCCL exchanges no memory of the host
         distributed.all_reduce(total)
@@ -238,7 +240,8 @@ def in_processes(run: Callable[[T], None], todo: Sequence[T], workers: int, on_d
             on_done()
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
+    plugins = [Path(str(module.__file__)) for module in LOADED.values()]
+    with ProcessPoolExecutor(min(workers, len(todo)), context, begin_worker, [plugins]) as pool:
         try:
             for _ in pool.map(run, todo):
                 on_done()
@@ -247,8 +250,8 @@ def in_processes(run: Callable[[T], None], todo: Sequence[T], workers: int, on_d
             raise DataError(f"--workers={workers}: {rule}") from error
 
 
-def begin_worker() -> None:
-    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
+def begin_worker(plugins: Sequence[Path]) -> None:
+    """End a worker process with its parent, load its plugins, and limit its tokenizers library to one thread."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
 
@@ -257,4 +260,6 @@ def begin_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=end_after, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library has no other setting
+    for path in plugins:
+        load_plugin(path)  # before any task is read, which may contain objects of its classes

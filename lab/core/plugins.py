@@ -12,13 +12,11 @@ as the file may be somebody else's. Runs and exports keep copies of plugins, whi
 """
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from lab.core.errors import ConfigError, first_line
 from lab.core.schema import OneOf, Section, adapter
@@ -41,14 +39,11 @@ def load_plugin(path: Path) -> None:
     if digest in LOADED:
         return
     name = f"probe_lab_plugin_{digest[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path.absolute())
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"plugins={path}: must be a Python file; name one that ends in .py")
-    module = importlib.util.module_from_spec(spec)
     # dataclasses and pydantic look up the types of fields in sys.modules.
-    sys.modules[name] = module
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path.absolute())
     try:
-        spec.loader.exec_module(module)
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:  # a user's code can raise anything
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
@@ -93,7 +88,6 @@ def add_classes(module: ModuleType, field: str, digest: str) -> None:
     for union, section, tag in classes:
         union.table[tag] = section
         section.plugin = digest
-        section.__reduce__ = reduce_object  # type: ignore[method-assign,assignment]
     # pydantic's validators contain the classes that the tables held when they were built.
     adapter.cache_clear()
 
@@ -105,20 +99,6 @@ def find_classes(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
             for union in OneOf.every:
                 if issubclass(section, union.base) and isinstance(getattr(section, union.tag), str):
                     yield union, section
-
-
-def reduce_object(self: Section) -> Any:
-    """Pickle an object of a plugin's class: for a process that has not loaded the plugin, with its file."""
-    return restore_object, (str(sys.modules[type(self).__module__].__file__), type(self).__name__, vars(self))
-
-
-def restore_object(path: str, name: str, state: dict[str, Any]) -> Any:
-    """Rebuild an object of a plugin's class in another process."""
-    load_plugin(Path(path))
-    section = getattr(LOADED[hash_plugin(Path(path))], name)
-    out = object.__new__(section)
-    vars(out).update(state)
-    return out
 
 
 def hash_plugin(path: Path) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.nodes import Node, ScalarNode
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
 
 from lab.core.errors import ConfigError, first_line
 
@@ -34,17 +33,6 @@ Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.const
 Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 
 
-class WithoutAliases(Composer):
-    """Rejects anchors and aliases, by which a few lines can describe more than fits into memory."""
-
-    def compose_node(self, parent: Node, index: int) -> Node:
-        """Compose the next value."""
-        event = self.parser.peek_event()
-        if getattr(event, "anchor", None):
-            raise ComposerError(problem="anchors and aliases are not read", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
-
-
 def parse_yaml(text: str, name: str) -> Any:
     """Parse YAML of at most LONGEST_YAML characters, without anchors; an error names its line.
 
@@ -54,10 +42,13 @@ def parse_yaml(text: str, name: str) -> Any:
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = Constructor
-    yaml.Composer = WithoutAliases
     try:
         if len(text) > LONGEST_YAML:
             raise ValueError(f"longer than {LONGEST_YAML:,} characters")
+        # By an anchor a few lines can describe more than fits into memory.
+        for event in yaml.parse(text):
+            if getattr(event, "anchor", None):
+                raise MarkedYAMLError(problem="anchors and aliases are not read", problem_mark=event.start_mark)
         return yaml.load(text)
     except (YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)

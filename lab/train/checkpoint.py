@@ -5,7 +5,6 @@ the end wait for it. One that fails ends the run at the next step, or between tw
 """
 
 from concurrent.futures import Future
-from functools import partial
 
 from torch import distributed
 
@@ -34,12 +33,6 @@ def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:
     return every_tokens is not None and now // every_tokens > before // every_tokens
 
 
-def stop_on_failure(stopping: Stopping, writing: Future[object]) -> None:
-    """Ask all ranks to stop, as a signal does, if a save has failed; `finish` raises its error on each of them."""
-    if writing.exception() is not None:
-        stopping.is_asked = True
-
-
 class Checkpointing:
     """Saves after the record of a step, and before its probe, which saves what is not saved yet."""
 
@@ -63,7 +56,7 @@ class Checkpointing:
         """
         if self.start.launch.is_first:
             self.run = checkpoints.read_run_manifest(self.folder.path)[0]
-        if distributed.is_available() and distributed.is_initialized():
+        if distributed.is_initialized():
             # A background save talks to its peers while the training does: in one group their calls would be mixed up.
             self.group = distributed.new_group(backend="gloo")
         if self.start.checkpoint is not None:
@@ -92,27 +85,25 @@ class Checkpointing:
         self.finish()
         root = self.folder.checkpoints
         consumed = state.consumed
-        counting = self.recording.counting
-        counts = counting.total()
+        counts = self.recording.counting.total()
         # Each rank writes its own shards, while a forward pass without gradients leaves the whole weights gathered.
         reshard(state.decoder)
         tensors, rest = tensors_to_save(state.decoder, state.inner_optimizer)
-        final = dict(self.final)
         saved = rest | {
             "step": state.step,
             "consumed_tokens": consumed,
             "skipped_steps": state.skipped_steps,
             "schedule": state.schedule.state_dict(),
             "data": self.data.state_dict(),
-            "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
-            "final": final,
+            "recording": {"counts": counts.to_dict() | self.recording.counting.selected(), "sums": self.recording.sums},
+            "final": dict(self.final),
         }
         # What a resume would reject is rejected here, while the checkpoint before it is still there.
         try:
             check_state(saved)
         except ValueError as error:
-            folder = root / checkpoints.folder_name(consumed)
-            raise CheckpointError(f"{folder}: not saved ({error}); resume from the checkpoint before it") from error
+            rule = f"{checkpoints.folder_name(consumed)} is not saved ({error}); resume from the checkpoint before it"
+            raise CheckpointError(f"{root}: {rule}") from error
 
         # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
         records = add_to_manifest(self.folder.path, RECORDS) if self.start.launch.is_first else {}
@@ -126,7 +117,7 @@ class Checkpointing:
             is_first = not (self.folder.path / checkpoints.COUNTS).exists()
             if is_first:
                 self.folder.write_counts(counts)
-            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
+            shards.publish(root, consumed, keep, self.run, files, tuple(saved["final"].values()), records)
             if not is_first:
                 self.folder.write_counts(counts)
 
@@ -134,8 +125,12 @@ class Checkpointing:
         writer = ShardWriter(root, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
         if self.writing is not None:
-            self.writing.add_done_callback(partial(stop_on_failure, self.stopping))
+            self.writing.add_done_callback(self.stop_on_failure)
         self.saved_at = consumed
+
+    def stop_on_failure(self, writing: Future[object]) -> None:
+        """Ask all ranks to stop, as a signal does, if a save has failed; `finish` raises its error on each of them."""
+        self.stopping.is_asked |= writing.exception() is not None
 
     def restore(self, state: TrainState, checkpoint: checkpoints.Checkpoint) -> None:
         """Continue at a checkpoint, under any number of processes; before any batch. A collective call.

@@ -66,19 +66,16 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     if not folder.holds_records():
         return False  # a new run, or one that ended before it trained
     if not resume:
-        raise CheckpointError(
-            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, {RESTART}, or "
-            "choose another --run.name"
-        )
+        fix = f"continue with --resume, {RESTART}, or choose another --run.name"
+        raise CheckpointError(f"run.name={experiment.run.name}: {folder.path} already holds a run; {fix}")
     config = folder.path / "config.yaml"
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
     for name in experiment.plugins:
         copied = folder.path / KEPT / Path(name).name
         if hash_plugin(copied) != hash_plugin(Path(name)):
-            raise ConfigError(
-                f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
-            )
+            rule = f"differs from {copied}, which the run began with"
+            raise ConfigError(f"plugins={name}: {rule}; restore it, or {RESTART}")
     # The config is compared only once it is known to be what the run wrote.
     if errors := list_errors(folder.path, READ):
         raise CheckpointError("\n".join(f"{error}, or {RESTART}" for error in errors))
@@ -139,8 +136,7 @@ def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True)
-        return done.stdout.strip()
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, errors="replace").strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 

@@ -100,7 +100,7 @@ def settle_buckets(fabric: Fabric, state: TrainState, batch: Batch) -> None:
 
     Source: torch/nn/parallel/distributed.py, `_pre_forward`.
     """
-    if state.is_sharded or not (distributed.is_available() and distributed.is_initialized()):
+    if state.is_sharded or not distributed.is_initialized():
         return
     if distributed.get_world_size() > 2:  # two numbers have the same sum in any order
         fabric.backward(compute_loss(state, batch, stop=False))
@@ -162,7 +162,7 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
 
     # The sums stay on the device until the step ends: reading one here would wait for the forward pass. A Python number
     # is an argument of the kernel that adds it, while a tensor would first be copied to the device.
-    sums = state.sums.views_on(loss.device)
+    sums = state.sums.views
     # All ranks of a context group have the same pack, so that the first counts its tokens. The loss is added by each of
     # them: each has computed that of its own part.
     counted = state.context is None or state.context.rank == 0
@@ -184,9 +184,9 @@ def finish_gradient(state: TrainState) -> None:
     """
     trained = [parameter for parameter in state.decoder.parameters() if parameter.grad is not None]
     # The sums come first, in one collective call: every rank then has the same scale, and skips the same steps.
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_initialized():
         distributed.all_reduce(state.sums.vector)
-    sums = state.sums.views()
+    sums = state.sums.views
 
     # The loop and the strategies have averaged over packs and ranks, so that the gradient is a sum over batch_tokens.
     # A batch without any scored target has a gradient of 0, which a scale of inf would turn into NaN.

@@ -143,15 +143,15 @@ class Probing:
 
     def record(self, state: TrainState, outcome: Probed | str, counts: PositionCounts) -> None:
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
-        consumed = state.consumed
+        folder, consumed = self.recording.folder, state.consumed
         if not isinstance(outcome, str):
             lines, cases = outcome
             try:
-                self.recording.folder.write_counts(counts, consumed)
-                self.recording.folder.write_cases(consumed, cases)
-                self.recording.folder.append("probes.jsonl", *lines)
-                name = folder_name(consumed)
-                add_to_manifest(self.recording.folder.path, [f"counts/{name}.npz", f"cases/{name}.jsonl", *RECORDS])
+                folder.write_counts(counts, consumed)
+                folder.write_cases(consumed, cases)
+                folder.append("probes.jsonl", *lines)
+                files = [path.relative_to(folder.path).as_posix() for path in folder.files_of_probe(consumed)]
+                add_to_manifest(folder.path, [*files, *RECORDS])
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # any, such as a full disk
@@ -159,7 +159,7 @@ class Probing:
         show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError, DiskError):
             subject = describe_probed(self.experiment, state.device, consumed)
-            self.recording.folder.append("probes.jsonl", {**subject, "failed": outcome})
+            folder.append("probes.jsonl", {**subject, "failed": outcome})
 
 
 def check_tests(experiment: Experiment, folder: Path) -> None:
@@ -169,9 +169,7 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
     """
     tokenizer = load_tokenizer(folder)
     errors: list[str] = []
-    for probe in (NeedleProbe, DistanceProbe):
-        if probe is DistanceProbe and not experiment.tests.distance_tests:
-            continue
+    for probe in (NeedleProbe, DistanceProbe)[: 1 + bool(experiment.tests.distance_tests)]:
         try:
             probe(experiment.tests, tokenizer, "", window=experiment.data.window, stop_id=None)
         except NoRoom as error:

@@ -270,7 +270,7 @@ class Wandb:
 
 
 def frequency_metrics(counts: PositionCounts) -> dict[str, float]:
-    """Read f, the supervised f and g at parts of the length L that is counted, and f's shares at i <= L/2 and i >= 3L/4.
+    """Read f, the supervised f and g at parts of the counted length L, and f's shares at i <= L/2 and i >= 3L/4.
 
     f_at_0.5L is f(L // 2), and g_from_0.5L the demand at distances of L // 2 and more, the sum of g there.
     """

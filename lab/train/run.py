@@ -192,14 +192,14 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     """
     # The second update, since the first one creates AdamW's moments and opens connections between ranks. Two packs
     # come first, to compile and to start the profiler.
-    accumulation = experiment.train.accumulation
-    update = max(4, 2 * accumulation)
-    if experiment.train.steps * accumulation <= update:
-        rule = f"--profile needs more than {update} packs on each process"
-        raise ConfigError(experiment.format_error("train.tokens", f"{rule}; raise it"))
+    train = experiment.train
+    update = max(4, 2 * train.accumulation)
+    if train.steps * train.accumulation <= update:
+        rule = f"--profile needs more than {update} packs on each process; raise it"
+        raise ConfigError(experiment.format_error("train.tokens", rule))
     path = folder or experiment.run.path / "profile"
-    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
-    set_threads(experiment.train.threads, launch)
+    launch = find_launch(os.environ, train.devices, train.nodes)
+    set_threads(train.threads, launch)
     run = assemble(Start(experiment, launch), writes=False)
     check_prepared(experiment.data)
     few = torch.profiler.schedule(wait=update - 3, warmup=1, active=3, repeat=1)  # packs
@@ -242,10 +242,8 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
             plugins=[TorchElasticEnvironment() if start.launch.by_torchrun else LightningEnvironment()],
         )
     except MisconfigurationException as error:
-        raise ConfigError(
-            f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
-            "devices of this machine"
-        ) from error
+        field = f"train.accelerator={train.accelerator}, train.devices={train.devices}"
+        raise ConfigError(f"{field}: {first_line(error)}; use the devices of this machine") from error
     # The run folder has its own copy of what selects sentences, which a resume must read even if the original changed.
     copied = writes and experiment.reads_token_types
     data = PackedData(experiment, start.folder.token_types if copied else None)
@@ -302,9 +300,7 @@ def format_report(folder: RunFolder) -> str:
         reach = format_reach(probe).removeprefix("reach ").partition(", ")[0]
         limits = format_limits(probe) if "reach_low" in probe else "-"
         length = shown_length(probe["effective_length"], probe.get("first_length"))
-        loss = ""
-        if probe.get("held_out_loss") is not None:
-            loss = f"{probe['held_out_loss']:.3f}"
+        loss = "" if probe.get("held_out_loss") is None else f"{probe['held_out_loss']:.3f}"
         lines.append(row(f"{probe['consumed_tokens']:,}", reach, limits, length, loss))
     lines.append("\nreach is the distance of one hidden number; effective length is of prompts with several; in tokens")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])

@@ -84,10 +84,9 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
     path = ""
     if check_run(experiment, resume=resume) and launch.is_first:
         folder = RunFolder(experiment.run.path)
-        root = folder.checkpoints
-        newest = checkpoints.newest(root, unread=checkpoints.TENSORS)
-        if newest is None and not checkpoints.is_untrained(root):
-            raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
+        newest = checkpoints.newest(folder.checkpoints, unread=checkpoints.TENSORS)
+        if newest is None and not checkpoints.is_untrained(folder.checkpoints):
+            raise CheckpointError(f"{folder.checkpoints}: holds no checkpoint; restore one, or {RESTART}")
         try:
             losses = find_losses(folder, newest)[1]
         except CheckpointError as lost:
@@ -223,14 +222,10 @@ def check_vocabulary(experiment: Experiment) -> None:
     if experiment.start is None:
         return
     path = experiment.start.path
-    theirs = find_tokenizer(Path(path))
-    if theirs is None:  # a Hugging Face folder may have none
-        return
-    if differ := load_tokenizer(theirs).get_vocab().items() ^ tokenizer.get_vocab().items():
-        raise ConfigError(
-            f"data.tokenizer: is not the one that start.path={path} was trained with ({len(differ)} entries differ); "
-            "leave data.tokenizer out"
-        )
+    theirs = find_tokenizer(Path(path))  # a Hugging Face folder may have none
+    if theirs and (differ := load_tokenizer(theirs).get_vocab().items() ^ tokenizer.get_vocab().items()):
+        rule = f"is not the one that start.path={path} was trained with ({len(differ)} entries differ)"
+        raise ConfigError(f"data.tokenizer: {rule}; omit it")
 
 
 def move_aside(path: Path) -> Path:
@@ -253,18 +248,14 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, obj
     """
     experiment, checkpoint = start.experiment, start.checkpoint
     run = digest_of_run(experiment.to_dict(), data)
-    machine = {"hardware": devices.hardware(), "seed": experiment.run.seed, "threads": threads}
-    now = {"data": data, **describe_code(), **machine}
+    now = {"data": data, **describe_code(), "hardware": devices.hardware(), "seed": experiment.run.seed}
+    now["threads"] = threads
     if checkpoint is None:
         return now, run
     first = start.folder.environment()
     if data != (expected := first.get("data")):
-        rule = "contains other shards, another tokenizer or other evidence than the run was started with"
-        fix = f"(SHA-256 {data}, expected {expected}); restore them, or choose another --run.name"
-        raise CheckpointError(f"{shard_folder(experiment.data)}: {rule} {fix}")
-    manifest = start.folder.path / checkpoints.MANIFEST
-    if run != checkpoints.read_run_manifest(manifest.parent)[0]:
-        raise CheckpointError(f"{manifest}: is that of another run; restore it, or {RESTART}")
+        rule = f"contains other data than the run was started with (SHA-256 {data}, expected {expected})"
+        raise CheckpointError(f"{shard_folder(experiment.data)}: {rule}; restore it, or choose another --run.name")
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 
@@ -283,7 +274,7 @@ def describe_run(experiment: Experiment, checkpoint: checkpoints.Checkpoint | No
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
     warnings = (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment))
-    return "\n".join([*lines, *(warning for warning in warnings if warning is not None)])
+    return "\n".join([*lines, *filter(None, warnings)])
 
 
 def room_warning(experiment: Experiment) -> str | None:
@@ -292,7 +283,5 @@ def room_warning(experiment: Experiment) -> str | None:
     used = pack - pack % data.window
     if data.mode != "concatenated" or used == pack:
         return None
-    return (
-        f"train.micro_batch_tokens={pack}: holds {used} tokens in windows of {data.window}, so that the run trains on "
-        f"{used / pack:.0%} of train.tokens; a multiple of data.window leaves nothing empty"
-    )
+    rule = f"holds {used} tokens in windows of {data.window}: the run trains on {used / pack:.0%} of train.tokens"
+    return f"train.micro_batch_tokens={pack}: {rule}; use a multiple of data.window"

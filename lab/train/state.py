@@ -56,18 +56,10 @@ class StepStats:
 class StepSums:
     """The sums of one step while it happens, in one vector, which one all-reduce adds up over ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         # float64: a sum of float32 counts tokens exactly only up to 2**24, which a large global batch exceeds.
-        self.vector = torch.zeros(len(SUMS), dtype=torch.float64, device="cpu")
-
-    def views(self) -> dict[str, Tensor]:
-        """Return the sums by name, as views."""
-        return dict(zip(SUMS, self.vector.unbind(), strict=True))
-
-    def views_on(self, device: torch.device) -> dict[str, Tensor]:
-        """Return the views after a move to a device, which the first pack of a run makes."""
-        self.vector = self.vector.to(device)
-        return self.views()
+        self.vector = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self.views = dict(zip(SUMS, self.vector.unbind(), strict=True))
 
     def start_copy(self, norm: Tensor, bad: Tensor, lr: float) -> None:
         """Start the copy to the host of the sums, the gradient's norm and whether the step is bad; begin at zero."""
@@ -116,12 +108,13 @@ class TrainState:
     """Tokens over all ranks and steps."""
     skipped_steps: int = 0
     """Steps without an update, over the whole run."""
-    sums: StepSums = field(default_factory=StepSums)
+    sums: StepSums = field(init=False)
     last: StepStats | None = None
     """Statistics of the last step."""
 
     def __post_init__(self) -> None:
-        """Start the schedule of the learning rate."""
+        """Start the sums, and the schedule of the learning rate."""
+        self.sums = StepSums(self.device)
         optim, steps = self.recipe.optim, self.recipe.train.steps
         self.schedule = LambdaLR(self.inner_optimizer, lambda step: optim.lr_at(step, steps) / optim.lr)
 
