@@ -61,7 +61,6 @@ def continue_text(args: Arguments) -> str:
 SPEC = CommandSpec(
     description=__doc__,
     positional=2,
-    paths=1,
     missing="{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder",
     options=GenerateOptions,
 )

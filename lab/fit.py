@@ -70,14 +70,14 @@ def parse(args: Arguments) -> Experiment:
 def resume_command(arguments: Sequence[str]) -> str:
     """Write the command that continues a run; one of several nodes is started by the options of its torchrun."""
     words = [word for word in arguments if word not in ("--resume", "--restart")]
-    launch = read_launch(os.environ)
+    launch = read_launch()
     command = "probe-lab fit" if launch.world_size == launch.local_world_size else "torchrun ... -m lab.fit"
     return f"{command} {shlex.join([*words, '--resume'])}"
 
 
 def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
     """Print the config if that is requested, or do some work with it and the options; return the exit status."""
-    launch = read_launch(os.environ)
+    launch = read_launch()
 
     def print_or_work(args: Arguments) -> str | int:
         try:
@@ -123,7 +123,7 @@ if __name__ == "__main__":
             from lab.train.dry_run import estimate, needed_here
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
-        starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
+        starts_ranks = needs_torchrun(experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_preflight(experiment, resume=options.resume, restart=options.restart)
         # Before torchrun starts, and before any data is prepared: a machine without a GPU is reported at once.
@@ -152,5 +152,5 @@ if __name__ == "__main__":
     bytearray(24 * 2**20)
     # torch.profiler's library prints its own stages.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    started = follow_torchrun(os.environ)
+    started = follow_torchrun()
     start(partial(read_arguments, work=train))

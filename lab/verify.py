@@ -23,12 +23,21 @@ from pathlib import Path
 
 from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
-from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
+from lab.core.errors import CheckpointError, ConfigError, LabError
 from lab.core.files import errors_in, read_entries, read_object, sha256
-from lab.data.config import hash_json
-from lab.data.shards import PREPARED, read_manifests, read_prepared, read_shard_manifest
-from lab.runs import checkpoints
-from lab.runs.checkpoints import BEGINS, MANIFEST, RECORDS, RESTORE, list_errors
+from lab.data.shards import PREPARED, read_manifests, read_shard_manifest
+from lab.runs.checkpoints import (
+    BEGINS,
+    COUNTS,
+    MANIFEST,
+    NAME,
+    RECORDS,
+    RESTORE,
+    Checkpoint,
+    candidates,
+    is_untrained,
+    list_errors,
+)
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import missing_files, read_state
 
@@ -43,14 +52,13 @@ Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSErr
 
 def list_checks(path: Path) -> Iterator[Check]:
     """List the checks of a path by what it is; reject one that is nothing of the lab's."""
-    if checkpoints.NAME.fullmatch(path.name):
+    if NAME.fullmatch(path.name):
         yield partial(check_checkpoint, path)
     elif path.name.startswith("task-"):
         yield partial(read_shard_manifest, path)
         yield partial(check_hashes, path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
-        yield partial(check_identity, path)
         yield partial(read_manifests, path)
         for shard in shards:
             yield partial(check_hashes, shard)
@@ -74,17 +82,10 @@ def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -
 
 def check_checkpoint(path: Path) -> None:
     """Compare a checkpoint's run, hash its files and read its state, in this order: each needs what is before it."""
-    checkpoint = checkpoints.Checkpoint(path)
+    checkpoint = Checkpoint(path)
     if checkpoint.files:  # raises for another run
         check_hashes(path)
     read_state(checkpoint)
-
-
-def check_identity(folder: Path) -> None:
-    """Reject a record of shards whose name is not the hash of the settings that it states."""
-    record = read_prepared(folder)
-    if record is not None and not record["name"].endswith(f"-{hash_json(record['identity'])[:10]}"):
-        raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
 
 
 def checks_of_run(folder: RunFolder) -> Iterator[Check]:
@@ -94,10 +95,10 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
     yield partial(load_experiment, path / "config.yaml")
     for name in RECORDS:
         yield partial(check_order, folder, name)
-    for saved in checkpoints.candidates(folder.checkpoints):
+    for saved in candidates(folder.checkpoints):
         yield from list_checks(saved)
-        yield partial(check_reached, folder, checkpoints.Checkpoint(saved))
-    if not checkpoints.is_untrained(folder.checkpoints):
+        yield partial(check_reached, folder, Checkpoint(saved))
+    if not is_untrained(folder.checkpoints):
         yield partial(check_counts, folder)
 
 
@@ -108,7 +109,7 @@ def check_manifest(run: Path) -> None:
     # A run that was killed as it began has not entered its files yet; a resume writes and enters them.
     if BEGINS not in manifest:
         needed = list(OF_A_RUN)
-        if checkpoints.candidates(run / "checkpoints"):
+        if candidates(run / "checkpoints"):
             needed.append("metrics.jsonl")
         missing = [name for name in needed if name not in manifest["files"]]
         errors += [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing]
@@ -118,16 +119,15 @@ def check_manifest(run: Path) -> None:
 
 def check_counts(folder: RunFolder) -> None:
     """Compare counts.npz with those of the checkpoints: the newest, or the one before if the run was killed there."""
-    counts = folder.path / checkpoints.COUNTS
-    saved = map(checkpoints.Checkpoint, checkpoints.candidates(folder.checkpoints))
-    hashes = [checkpoint.files[checkpoints.COUNTS]["sha256"] for checkpoint in saved]
+    counts = folder.path / COUNTS
+    hashes = [Checkpoint(saved).files[COUNTS]["sha256"] for saved in candidates(folder.checkpoints)]
     if not hashes:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
     if not counts.is_file() or sha256(counts) not in hashes:
         raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
 
 
-def check_reached(folder: RunFolder, checkpoint: checkpoints.Checkpoint) -> None:
+def check_reached(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Reject records that do not begin as a checkpoint continues them, and probes that lack a file.
 
     The manifest of an older backup does not list them.

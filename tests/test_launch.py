@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from unittest.mock import patch
 
 import pytest
 
@@ -17,12 +18,17 @@ STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
 MPI = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "PMI", "JSM_NAMESPACE", "FLUX_JOB")
 
 
+def called(find, variables, devices, nodes):
+    with patch.dict("os.environ", variables):
+        return find(devices, nodes)
+
+
 def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
-    assert find_launch(WORKER | STEP, 2, 2) == Launch(3, 1, 4, 2, by_torchrun=True)
-    assert find_launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, 1, 1) == Launch()
-    assert not needs_torchrun(WORKER | STEP, 2, 2)
-    assert not needs_torchrun({}, 1, 1)
-    assert needs_torchrun({"OMPI_COMM_WORLD_SIZE": "1"}, 2, 1), "torchrun is started"
+    assert called(find_launch, WORKER | STEP, 2, 2) == Launch(3, 1, 4, 2, by_torchrun=True)
+    assert called(find_launch, {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, 1, 1) == Launch()
+    assert not called(needs_torchrun, WORKER | STEP, 2, 2)
+    assert not called(needs_torchrun, {}, 1, 1)
+    assert called(needs_torchrun, {"OMPI_COMM_WORLD_SIZE": "1"}, 2, 1), "torchrun is started"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
 )
 def test_processes_that_are_not_those_of_the_config_are_refused(find, variables, devices, nodes, start):
     with refused(start, error=ConfigError):
-        find(variables, devices, nodes)
+        called(find, variables, devices, nodes)
 
 
 def test_the_first_cause_is_the_rank_that_was_killed():

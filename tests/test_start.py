@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from lab.config import load_experiment
-from lab.config.settings import base_for
 from lab.core.errors import CheckpointError, ConfigError
 from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
@@ -86,17 +85,6 @@ def test_a_sliding_window_is_taken_over_even_if_no_row_of_training_exceeds_it(hu
     assert load_experiment(write(hub, model={"layers": None})).model.layers is None
     with refused("position.distance.method=rerope: would change nothing{}", error=ConfigError):
         load_experiment(write(hub), {"position.distance.method": "rerope", "position.distance.window": 9})
-
-
-def test_a_longer_window_takes_the_base_of_its_length(source, hub, write):
-    bases = {16_383: None, 32_768: 1e6, 32_769: 5e6, 65_537: 1e7, 131_073: 5e7, 1_000_000: 5e7}
-    assert {length: base_for(length) for length in bases} == bases  # arXiv:2411.13476
-    for path in (source, hub):
-        assert load_experiment(write(path, **LONG)).model.theta == 1e6
-        assert load_experiment(write(path, data={"window": 128})).model.theta == 500.0
-    assert load_experiment(write(source, model={"theta": 700.0}, **LONG)).model.theta == 700.0
-    scaled = {"frequency": {"method": "ntk", "factor": 512.0}}
-    assert load_experiment(write(source, position=scaled, **LONG)).model.theta == 500.0
 
 
 def test_what_contradicts_the_source_is_a_line_each(source, hub, write, tmp_path):

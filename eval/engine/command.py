@@ -111,7 +111,7 @@ def run_evaluation(spec: EvaluationSpec, measure: Callable[[Request], Result], a
     """Read the command line, measure, print the results, and return the exit status."""
 
     def work(args: Arguments) -> int:
-        launch.check_copies(os.environ, f"start one with probe-lab {spec.name}")
+        launch.check_copies(f"start one with probe-lab {spec.name}")
         results: list[Result] = []
         with printing_to_stderr() if args.options.json else contextlib.nullcontext():
             for request in read_requests(args, spec):

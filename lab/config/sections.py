@@ -54,20 +54,17 @@ class TrainConfig(Section):
     def rules(self) -> Iterator[str]:
         """Reject batches that cannot be divided among the processes, and kernels and strategies that do not fit."""
         if self.world_size % self.context_parallel:
-            yield self.format_error(
-                "context_parallel", f"must divide devices * nodes={self.world_size}; change one of them"
-            )
+            rule = f"must divide devices * nodes={self.world_size}; change one of them"
+            yield self.format_error("context_parallel", rule)
         packs = self.micro_batch_tokens * self.data_parallel
         if self.batch_tokens % packs:
-            rule = f"micro_batch_tokens={self.micro_batch_tokens}"
+            rule = f"must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"
             if self.data_parallel > 1:
                 rule += f" * {self.data_parallel} processes (devices * nodes / context_parallel)"
-            near = -(-self.batch_tokens // packs) * packs
-            yield self.format_error("batch_tokens", f"must be a multiple of {rule}; use {near}")
+            yield self.format_error("batch_tokens", f"{rule}; use {-(-self.batch_tokens // packs) * packs}")
         if self.strategy == "single" and self.world_size > 1:
-            yield self.format_error(
-                "strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp"
-            )
+            rule = f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp"
+            yield self.format_error("strategy", rule)
         if self.accelerator == "cpu" and self.backend in ("varlen", "flash", "xformers"):
             yield self.format_error("backend", "runs on a CUDA device only; use sdpa or auto")
 

@@ -23,7 +23,7 @@ from lab.core.yaml import flatten, part, read_yaml
 from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.resolution import resolve
-from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, Source, read_run_config, read_source
+from lab.runs.source import ARCHITECTURE, CONFIG, EXPERIMENT, FREE, read_run_config, read_source
 
 Settings = dict[str, Any]  # by section and name
 DEFAULT_MEMBERS = {
@@ -35,8 +35,6 @@ DEFAULT_MEMBERS = {
     "evidence.method": "repeat",
 }
 MEMBERS_WITH_PATH = {"data.corpus.name": "text", "data.tokenizer.method": "file"}
-BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
-"""RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
 
 def load_settings(path: Path, overrides: Mapping[str, object]) -> Settings:
@@ -133,10 +131,7 @@ def name_members(values: Settings, find: Callable[[Settings, str], Settings]) ->
     for dotted, member in DEFAULT_MEMBERS.items():
         *parents, tag = dotted.split(".")
         found = reduce(find, parents, values)
-        if "path" in found and dotted in MEMBERS_WITH_PATH:
-            found.setdefault(tag, MEMBERS_WITH_PATH[dotted])
-        else:
-            found.setdefault(tag, member)
+        found.setdefault(tag, MEMBERS_WITH_PATH.get(dotted, member) if "path" in found else member)
 
 
 def imply_text(file: Settings, above: Settings) -> None:
@@ -174,7 +169,7 @@ def inherit(file: Settings, stated: Settings) -> Settings:
             )
     if errors:
         raise ConfigError(*errors)
-    inherited = {"model": {**source.model, **extend_base(source, stated)}, "position": dict(source.position)}
+    inherited = {"model": dict(source.model), "position": dict(source.position)}
     for name, settings in inherited.items():
         for key in part(file, name):
             settings.pop(key, None)
@@ -186,32 +181,6 @@ def inherit(file: Settings, stated: Settings) -> Settings:
             "method: file, path and eos"
         )
     return {**inherited, "data": {"tokenizer": source.tokenizer}}
-
-
-def extend_base(source: Source, stated: Settings) -> dict[str, float]:
-    """Choose the rotary base for a longer window, unless it or a frequency method is set."""
-    window = part(stated, "skip").get("target_len", part(stated, "data").get("window"))
-    is_scaled = part(source.position, "frequency").get("method", "rope") != "rope"
-    if is_scaled or "theta" in part(stated, "model") or "frequency" in part(stated, "position"):
-        return {}
-    if isinstance(window, int) and window > (source.window or 0):
-        base = base_for(window)
-        if base is not None and base > source.model["theta"]:
-            return {"theta": base}
-    return {}
-
-
-def base_for(target_len: int) -> float | None:
-    """Return the rotary base for a target length; none below 16K tokens.
-
-    Source: arXiv:2411.13476, the table of rotary bases by training length.
-    Example:
-        >>> base_for(65_536), base_for(100_000), base_for(2_048)
-        (5000000.0, 10000000.0, None)
-    """
-    if target_len < min(BASES):
-        return None
-    return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))
 
 
 def derive(settings: Settings, name: str) -> None:

@@ -181,10 +181,8 @@ def describe_values(schema: Mapping[str, Any]) -> str:
         return ", or ".join(map(describe_values, schema["anyOf"]))
     if "items" in schema:
         return f"list of: {describe_values(schema['items'])}"
-    if "const" in schema:
-        return json.dumps(schema["const"]).strip('"')
-    if "enum" in schema:
-        return " or ".join(json.dumps(choice).strip('"') for choice in schema["enum"])
+    if choices := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(json.dumps(choice).strip('"') for choice in choices)
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     rules = [
         f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in signs.items() if schema.get(key, MOST) < MOST

@@ -57,9 +57,7 @@ class CommandSpec:
     description: str | None = ""
     """Text of --help."""
     positional: int | None = 1
-    """Largest number of arguments before the options; None for any."""
-    paths: int | None = None
-    """How many of them are paths; None for all."""
+    """Largest number of arguments before the options, the first a path; None for any number of paths."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """Options without a value, and their meanings."""
     values: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +113,10 @@ class CommandSpec:
         except argparse.ArgumentError as error:
             raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
         positional = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.positional))
-        for word in [*positional[: self.paths], *(getattr(options, name.lstrip("-")) or "" for name in self.values)]:
+        for word in [
+            *positional[: self.positional and 1],
+            *(getattr(options, name.lstrip("-")) or "" for name in self.values),
+        ]:
             if not is_short(word):
                 raise ConfigError(f"{abbreviate(word)}: too long for a path, or not in one line; give a shorter one")
         if not positional and self.missing:

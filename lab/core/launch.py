@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -58,19 +58,19 @@ class Launch:
         return self.rank == 0
 
 
-def read_launch(environment: Mapping[str, str]) -> Launch:
+def read_launch() -> Launch:
     """Read the rank of this process; without torchrun it is the only one."""
-    if "TORCHELASTIC_RUN_ID" not in environment:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Launch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    rank, local_rank, world_size, local_world_size = (int(environment[name]) for name in names)
+    rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
     return Launch(rank, local_rank, world_size, local_world_size, by_torchrun=True)
 
 
-def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
+def find_launch(devices: int, nodes: int) -> Launch:
     """Read the rank of this process, rejecting another number of processes than the config has."""
-    launch = read_launch(environment)
-    if environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+    launch = read_launch()
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError("--max-restarts: probe-lab fit continues with --resume only; leave --max-restarts out")
     if (launch.world_size, launch.local_world_size) != (devices * nodes, devices):
         raise ConfigError(
@@ -80,18 +80,18 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
     return launch
 
 
-def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
+def follow_torchrun() -> threading.Event:
     """End this rank when its torchrun ends, or send it SIGTERM once the returned event is set.
 
     The first rank of a node reports it.
     """
     started = threading.Event()
-    launch = read_launch(environment)
+    launch = read_launch()
 
     # Nothing tells a rank that its torchrun was killed, except that it gets another parent.
     def follow(parent: int) -> None:
         # Without the store torchrun is dead, and the parent may be the process that has adopted this one.
-        lived = has_store(environment)
+        lived = has_store()
         while lived and os.getppid() == parent:
             # Ranks wake at the same multiples of POLL_S, so that none of them misses the end that another one sees.
             time.sleep(POLL_S - time.time() % POLL_S)
@@ -108,39 +108,39 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
     return started
 
 
-def has_store(environment: Mapping[str, str]) -> bool:
+def has_store() -> bool:
     """Return whether the first node's torchrun keeps the store where the ranks meet, if it is to keep one."""
-    if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         with suppress(OSError):  # torch reports any other than this one
             try:
-                socket.create_connection((environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))).close()
+                socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
             except ConnectionRefusedError:
                 return False
     return True
 
 
-def check_copies(environment: Mapping[str, str], fix: str) -> None:
+def check_copies(fix: str) -> None:
     """Reject a command that srun, mpirun or torchrun has started several times.
 
     Raises: ConfigError.
     """
     for name in COPIES:
-        n = environment.get(name, "")
+        n = os.environ.get(name, "")
         if n.isdecimal() and int(n) > 1:
             rule = f"{n} copies of this command were started, which would do the same work"
             raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name} if their arguments differ")
 
 
-def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
+def needs_torchrun(devices: int, nodes: int) -> bool:
     """Return whether this process has to start the ranks of a run.
 
     Raises: ConfigError for several nodes, which it cannot reach, and for copies of this process without torchrun.
     """
-    if read_launch(environment).by_torchrun:
+    if read_launch().by_torchrun:
         return False
     if nodes > 1:
         raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
-    check_copies(environment, "start torchrun once on each node, as configs/slurm_tiny.sh does")
+    check_copies("start torchrun once on each node, as configs/slurm_tiny.sh does")
     return devices > 1
 
 
@@ -241,7 +241,7 @@ def in_processes(run: Callable[[T], None], todo: Sequence[T], workers: int, on_d
         return
     context = multiprocessing.get_context("spawn")
     plugins = [Path(str(module.__file__)) for module in LOADED.values()]
-    with ProcessPoolExecutor(min(workers, len(todo)), context, begin_worker, [plugins]) as pool:
+    with ProcessPoolExecutor(min(workers, len(todo)), context, begin_worker, (plugins,)) as pool:
         try:
             for _ in pool.map(run, todo):
                 on_done()

@@ -63,14 +63,14 @@ def is_held(path: Path) -> bool:
 
 def in_use(path: Path) -> str:
     """Describe who holds the lock of a folder, and what to do."""
-    holder: dict[str, object] = {}
-    # The file may not exist yet, or be cut off because its process was killed.
-    with suppress(OSError, ValueError):
+    # The file may not exist yet, or be cut off because its process was killed. Some file systems also deny a lock by
+    # the error of one that is held.
+    try:
         holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
-    if not holder:  # some file systems also deny a lock by the error of one that is held
+    except (OSError, ValueError):
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
-    pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
-    return f"{path.parent}: is in use by process {pid} on {host} since {since}; wait for it, or end it: kill {pid}"
+    by = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    return f"{path.parent}: is in use by {by}; wait for it, or end it: kill {holder['pid']}"
 
 
 def holder_file(path: Path) -> Path:

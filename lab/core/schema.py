@@ -181,10 +181,8 @@ def error_lines(root: Any, item: Any) -> list[str]:
         members = list_members(hint)
         fix = suggest(tag, members) if members else "name the file that defines it in plugins"
         return [f"{dotted}.{key}={abbreviate(tag)}: unknown; {fix}"]
-    meaning = ""
-    names = [key for key in keys if isinstance(key, str)]
-    if names:
-        meaning = " ".join(read_docs(section).get(names[-1], "").split()).rstrip(".")
+    name = next((key for key in reversed(keys) if isinstance(key, str)), "")
+    meaning = " ".join(read_docs(section).get(name, "").split()).rstrip(".")
     if error.startswith("missing"):
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
@@ -235,8 +233,7 @@ def locate_error(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], An
 def list_members(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
-        tags = [getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)]
-        return {next(iter(tags), None): hint}
+        return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
     members: dict[Any, Any] = {}
     for part in get_args(hint):
         if isinstance(part, OneOf):

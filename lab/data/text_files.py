@@ -295,5 +295,5 @@ def read_texts(path: Path, field: str) -> list[str]:
 @cache
 def report_skipped(line: str) -> None:
     """Print which files are skipped, once: a command may read its text more than once."""
-    if read_launch(os.environ).is_first:
+    if read_launch().is_first:
         show(line, error=True)

@@ -21,7 +21,6 @@ again, delete its folder and those of the training stages after it.
 """
 
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -109,7 +108,7 @@ def list_stage_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequen
 
 def run_recipe(args: Arguments) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status."""
-    check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
+    check_copies("start one; --launcher starts the processes of a training stage")
     launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")

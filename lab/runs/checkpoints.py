@@ -112,7 +112,7 @@ class Checkpoint:
         entries, run = files.read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         # A damaged name would read as that of a checkpoint of an older version, which knows no records.
-        is_named &= manifest.keys() <= {RUN, CONSUMED, SEEN, "files"} and (self.records or {}).keys() <= set(RECORDS)
+        is_named &= manifest.keys() <= {RUN, CONSUMED, SEEN, "files"}
         if entries is None or not isinstance(run, str) or not (is_named and {STATE, COUNTS} <= entries.keys()):
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
         # A checkpoint may be copied anywhere and opened there. In a run folder it must be of that run.
@@ -194,11 +194,19 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 @contextmanager
 def rejecting(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
-    cut = (SafetensorError, pickle.UnpicklingError, EOFError, OSError)
-    other = (RuntimeError, ValueError, LookupError, TypeError)
+    broken = (
+        SafetensorError,
+        pickle.UnpicklingError,
+        EOFError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+    )
     try:
         yield
-    except (*cut, *other) as error:  # what torch.load and safetensors raise for files that are cut, or of another type
+    except broken as error:  # what torch.load and safetensors raise for files that are cut, or of another type
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error
@@ -208,16 +216,15 @@ def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
     """Enter files as they have been written, those that are there, and return their entries."""
     with LOCK:
         digest, entries = read_run_manifest(run)
-        for name in names:
-            path = run / name
-            if path.is_file():
-                # After a loss of power the manifest must not list more than the disk has.
-                files.sync(path)
-                files.sync(path.parent)
+        for path in filter(Path.is_file, map(run.joinpath, names)):
+            # After a loss of power the manifest must not list more than the disk has.
+            files.sync(path)
+            files.sync(path.parent)
             # A record that no longer begins with the bytes of its entry was changed by somebody else: a new entry would
             # hide that.
-            is_record = name in RECORDS and name in entries
-            if path.is_file() and not (is_record and files.file_error(path, entries[name], hashes=True, grows=True)):
+            name = path.relative_to(run).as_posix()
+            before = entries.get(name) if name in RECORDS else None
+            if before is None or not files.file_error(path, before, hashes=True, grows=True):
                 # The size is read first, and only so many bytes are hashed: records may grow meanwhile.
                 size = path.stat().st_size
                 entries[name] = {"bytes": size, "sha256": files.sha256(path, size)}

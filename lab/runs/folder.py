@@ -69,14 +69,8 @@ class RunFolder:
         return read_object(path, CheckpointError, ANEW) if path.exists() else {}
 
     def threads(self) -> int | None:
-        """Read the CPU threads that the run started with, or None for one that has not started.
-
-        Raises: CheckpointError.
-        """
-        environment = self.environment()
-        if environment and not isinstance(environment.get("threads"), int):
-            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {ANEW}")
-        return environment.get("threads")
+        """Read the CPU threads that the run started with, or None for one that has not started."""
+        return self.environment().get("threads")
 
     def append(self, name: str, *records: Row) -> None:
         """Append complete lines to a .jsonl file, all or none.

@@ -54,29 +54,18 @@ class Recorded(TypedDict):
     sums: dict[str, float]
 
 
-class Schedule(TypedDict):
-    """The state of torch's LambdaLR."""
-
-    last_epoch: Whole
-    base_lrs: list[float]
-    lr_lambdas: list[object]
-    _last_lr: list[float]
-
-
-class Streams(TypedDict):
-    """The states of the packs' streams, int64 (n_streams, 2 + look_ahead): see lab.data.packing."""
-
-    streams: object
-
-
 class State(TypedDict):
-    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter."""
+    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter.
+
+    `schedule` is the state of torch's LambdaLR; `data` has `streams`, the states of the packs' streams, int64
+    (n_streams, 2 + look_ahead): see lab.data.packing.
+    """
 
     step: Whole
     consumed_tokens: Whole
     skipped_steps: Whole
-    schedule: Schedule
-    data: Streams
+    schedule: dict[str, Any]
+    data: dict[str, Any]
     recording: Recorded
     final: dict[Whole, Whole]
     optimizer: dict[str, dict[str, Any]]
@@ -118,7 +107,7 @@ def check_state(state: Any) -> None:
     if counted != state["consumed_tokens"]:
         raise ValueError(f"recording.counts: are of {counted} tokens, consumed_tokens are {state['consumed_tokens']}")
     # pydantic has passed anything as streams: what is no tensor has no numpy()
-    streams = getattr(state["data"]["streams"], "numpy", lambda: np.zeros(0))()
+    streams = getattr(state["data"].get("streams"), "numpy", lambda: np.zeros(0))()
     if streams.dtype != np.int64 or streams.ndim != 2 or (streams[:, 0] != state["step"]).any():
         raise ValueError(f"data.streams: must be int64 (n_streams, 2 + look_ahead), of {state['step']} packs each")
 

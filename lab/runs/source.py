@@ -27,7 +27,7 @@ TOKENIZER = "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
 HUB = "hf:"
-ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
+ARCHITECTURE = [*DecoderConfig.__dataclass_fields__]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
 FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
 REMOVED = {  # by the last commit that has them: settings of earlier runs on which their results depend

@@ -106,7 +106,7 @@ def run_sweep(args: Arguments) -> int:
         show("\n".join([list_states(nodes), "", *commands]))
         return 0
     if options.index is None:
-        check_copies(os.environ, "start one, or give each its own --index")
+        check_copies("start one, or give each its own --index")
     # They count the processes of this command, for which lab.fit would take its own.
     for name in COPIES:
         os.environ.pop(name, None)

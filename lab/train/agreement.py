@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lab.config import Experiment
 from lab.core import files, locks
 from lab.core.command import EXIT_FAILURE, EXIT_STOPPED, show
-from lab.core.errors import LONGEST_SHOWN, ConfigError, PeerError, abbreviate, first_line
+from lab.core.errors import ConfigError, PeerError, abbreviate, first_line
 from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 from lab.core.plugins import LOADED
 from lab.core.startup import SIGNALS
@@ -108,7 +108,7 @@ def open_store(launch: Launch) -> Store:
 
 def tell(error: str, launch: Launch) -> None:
     """Tell the other ranks why this one ends, and wait until they know, but not once all of them train."""
-    if launch.world_size == 1 or not has_store(os.environ):
+    if launch.world_size == 1 or not has_store():
         return
     from torch.distributed import DistError
 
@@ -126,7 +126,7 @@ def tell(error: str, launch: Launch) -> None:
 def speaks(launch: Launch) -> bool:
     """Return whether this rank prints an error: the first of its node that has one."""
     name = str(launch.rank)
-    if launch.world_size > 1 and has_store(os.environ):
+    if launch.world_size > 1 and has_store():
         with suppress(RuntimeError):  # the store has ended
             first = open_store(launch).compare_set(f"printed/{launch.rank - launch.local_rank}", "", name)
             return bool(first == name.encode())
@@ -225,7 +225,7 @@ def end_together(launch: Launch) -> None:
 
     A rank that fails waits for the others, too, but not for long.
     """
-    if launch.world_size == 1 or not has_store(os.environ):
+    if launch.world_size == 1 or not has_store():
         return
     from torch.distributed import DistError
 
@@ -309,27 +309,15 @@ def check_ranks(experiment: Experiment, options: Mapping[str, object], launch: L
     of_a_machine = ("train.threads", "train.devices", "train.accelerator", "plugins")
     for key, value in flatten(experiment.to_dict()).items():
         if key not in of_a_machine and not key.endswith((".path", ".folder", ".haystack", ".selection")):
-            record[key] = describe_value(value)
+            record[key] = json.dumps(value, default=str)
     record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
-    record["plugins"] = describe_value(sorted(LOADED))
+    record["plugins"] = ", ".join(sorted(LOADED))
     record |= versions()
     # The files themselves, not the commit: a wheel has none, and a clone may have changes that are not committed.
     for path in sorted((ROOT / "lab").rglob("*.py")):
         record[path.relative_to(ROOT).as_posix()] = digest(path.read_bytes())
     compare_ranks("settings", record, launch)
     check_network(launch)
-
-
-def describe_value(value: object) -> str:
-    """Write a value that fits a line, so that other values never have the same text.
-
-    Example:
-        >>> long, other = [[0, 64]] * 20, [[0, 64]] * 10 + [[0, 65]] + [[0, 64]] * 9
-        >>> abbreviate(long) == abbreviate(other), describe_value(long) == describe_value(other)
-        (True, False)
-    """
-    text = json.dumps(value, default=str)
-    return abbreviate(value) if len(text) <= LONGEST_SHOWN else f"{abbreviate(value)}, {digest(text.encode())}"
 
 
 def digest(data: bytes) -> str:
@@ -355,7 +343,8 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
             _, values, other = ranks[differing[0]]
             rule = f"{name_ranks(*differing)} on {other} must have what rank 0 on {node} has"
             fix = "start all ranks with the same settings, code, packages, compilers and shards"
-            raise ConfigError(f"{key}={values.get(key, 'nothing')}: {rule}, {texts.get(key, 'nothing')}; {fix}")
+            theirs, expected = (abbreviate(entries.get(key, "nothing")) for entries in (values, texts))
+            raise ConfigError(f"{key}={theirs}: {rule}, {expected}; {fix}")
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:

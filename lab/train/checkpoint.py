@@ -5,6 +5,7 @@ the end wait for it. One that fails ends the run at the next step, or between tw
 """
 
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from torch import distributed
 
@@ -33,21 +34,23 @@ def interval_passed(every_tokens: int | None, before: int, now: int) -> bool:
     return every_tokens is not None and now // every_tokens > before // every_tokens
 
 
+@dataclass(eq=False)
 class Checkpointing:
     """Saves after the record of a step, and before its probe, which saves what is not saved yet."""
 
-    def __init__(self, start: Start, data: PackedData, recording: Recording, stopping: Stopping) -> None:
-        self.start = start
-        self.config = start.experiment.train
-        self.folder = start.folder
-        self.data = data
-        self.recording = recording
-        self.stopping = stopping
-        self.saved_at = 0
-        self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
-        self.run = ""  # its digest, on the first rank
-        self.group: distributed.ProcessGroup | None = None
-        self.writing: Future[object] | None = None
+    start: Start
+    data: PackedData
+    recording: Recording
+    stopping: Stopping
+    saved_at: int = 0
+    final: dict[int, int] = field(default_factory=dict)  # consumed tokens of the checkpoints of final_steps
+    run: str = ""  # its digest, on the first rank
+    group: distributed.ProcessGroup | None = None
+    writing: Future[object] | None = None
+
+    def __post_init__(self) -> None:
+        """Look up the settings and the folder."""
+        self.config, self.folder = self.start.experiment.train, self.start.folder
 
     def open(self, state: TrainState) -> None:
         """Restore the checkpoint that the run starts from; a collective call.
@@ -89,6 +92,7 @@ class Checkpointing:
         # Each rank writes its own shards, while a forward pass without gradients leaves the whole weights gathered.
         reshard(state.decoder)
         tensors, rest = tensors_to_save(state.decoder, state.inner_optimizer)
+        final = dict(self.final)
         saved = rest | {
             "step": state.step,
             "consumed_tokens": consumed,
@@ -96,7 +100,7 @@ class Checkpointing:
             "schedule": state.schedule.state_dict(),
             "data": self.data.state_dict(),
             "recording": {"counts": counts.to_dict() | self.recording.counting.selected(), "sums": self.recording.sums},
-            "final": dict(self.final),
+            "final": final,
         }
         # What a resume would reject is rejected here, while the checkpoint before it is still there.
         try:
@@ -117,7 +121,7 @@ class Checkpointing:
             is_first = not (self.folder.path / checkpoints.COUNTS).exists()
             if is_first:
                 self.folder.write_counts(counts)
-            shards.publish(root, consumed, keep, self.run, files, tuple(saved["final"].values()), records)
+            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
             if not is_first:
                 self.folder.write_counts(counts)
 

@@ -136,7 +136,7 @@ def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, errors="replace").strip()
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace").strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 

@@ -204,7 +204,7 @@ def finish_gradient(state: TrainState) -> None:
     # weights and moments as they are. One bad loss or gradient anywhere makes the sum or the norm of all ranks bad.
     bad = ~torch.isfinite(norm + sums["loss"])
     state.inner_optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
-    state.sums.start_copy(norm, bad, state.lr)
+    state.sums.start_copy(norm, bad, state.inner_optimizer.param_groups[0]["lr"])
 
 
 def update(state: TrainState) -> None:

@@ -11,6 +11,7 @@ collective call fails on one rank, the others wait in it, so that the run must e
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -41,16 +42,18 @@ from lab.train.record import Recording
 from lab.train.state import Stopping, TrainState, describe_error
 
 
+@dataclass(eq=False)
 class Probing:
     """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
-    def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
-        self.experiment = experiment
-        self.launch = recording.launch
-        self.recording = recording
-        self.stopping = stopping
-        self.saving = saving
-        self.probed_at = 0
+    recording: Recording
+    stopping: Stopping
+    saving: Checkpointing
+    probed_at: int = 0
+
+    def __post_init__(self) -> None:
+        """Look up the settings and this process."""
+        self.experiment, self.launch = self.recording.experiment, self.recording.launch
 
     def open(self, state: TrainState) -> None:
         """Set up the probe before the first step, so that errors are reported early, and run an overdue one."""

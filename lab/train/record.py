@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ class Counting:
         self.local_selected[:] = [self.copies * state_dict.get(name, 0) for name in SELECTED]
 
 
+@dataclass(eq=False)
 class Recording:
     """Counts every pack, writes a line every few steps, and shows the latest on the first rank's stderr.
 
@@ -94,18 +96,20 @@ class Recording:
     pairs of full windows, `mfu_full` hidden pairs, too, as other trainers do.
     """
 
-    def __init__(self, experiment: Experiment, data: PackedData, launch: Launch = Launch()) -> None:
-        self.experiment = experiment
-        self.data = data
-        self.launch = launch
-        self.folder = RunFolder(experiment.run.path)
-        self.counting = Counting(experiment)
+    experiment: Experiment
+    data: PackedData
+    launch: Launch
+    busy_s: float = 0.0  # since the last line
+    batch_start: float = 0.0
+    shown: str = ""  # of the last line
+    bar: Bar | None = None
+    dashboard: "Wandb | None" = None
+
+    def __post_init__(self) -> None:
+        """Start at zero."""
+        self.folder = RunFolder(self.experiment.run.path)
+        self.counting = Counting(self.experiment)
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
-        self.busy_s = 0.0  # since the last line
-        self.batch_start = 0.0
-        self.shown = ""  # of the last line
-        self.bar: Bar | None = None
-        self.dashboard: Wandb | None = None
 
     def open(self, state: TrainState) -> None:
         """Start the clock, look up the device's peak, and open bar and dashboard."""

@@ -1,7 +1,6 @@
 """One run: assemble its parts; train, or profile a few steps; print what it found."""
 
 import logging
-import os
 import signal
 import threading
 import warnings
@@ -118,7 +117,7 @@ def run_experiment(
 
     Raises: LabError for what the user can correct.
     """
-    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
+    launch = find_launch(experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
         start = Start(experiment, launch, None if restart else find_resume(experiment, launch, resume=resume))
@@ -198,7 +197,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
         rule = f"--profile needs more than {update} packs on each process; raise it"
         raise ConfigError(experiment.format_error("train.tokens", rule))
     path = folder or experiment.run.path / "profile"
-    launch = find_launch(os.environ, train.devices, train.nodes)
+    launch = find_launch(train.devices, train.nodes)
     set_threads(train.threads, launch)
     run = assemble(Start(experiment, launch), writes=False)
     check_prepared(experiment.data)
@@ -250,7 +249,7 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     recording = Recording(experiment, data, start.launch)
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, data, recording, stopping)
-    probing = Probing(experiment, recording, stopping, saving)
+    probing = Probing(recording, stopping, saving)
     recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
     return Assembled(LoopParts(fabric, data, recording, stopping, saving, probing), recipe)
 

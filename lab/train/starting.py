@@ -76,7 +76,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
 def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> checkpoints.Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
-    The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
+    The first process finds it, and hashes it before anything of it is read.
 
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
@@ -84,7 +84,7 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
     path = ""
     if check_run(experiment, resume=resume) and launch.is_first:
         folder = RunFolder(experiment.run.path)
-        newest = checkpoints.newest(folder.checkpoints, unread=checkpoints.TENSORS)
+        newest = checkpoints.newest(folder.checkpoints)
         if newest is None and not checkpoints.is_untrained(folder.checkpoints):
             raise CheckpointError(f"{folder.checkpoints}: holds no checkpoint; restore one, or {RESTART}")
         try:
@@ -95,20 +95,10 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
         for loss in losses:
             show(loss, error=True)
         if newest is not None:
+            read_state(newest)  # raises if it has not all parts of a run's state
             path = str(newest.folder)
     path = gather("checkpoint", path, launch)[0]
-    if not path:
-        return None
-    checkpoint = checkpoints.Checkpoint(Path(path))
-    # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
-    names = [path.name for path in checkpoint.tensor_files()]
-    mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
-    for error in gather("error", next(files.errors_in(checkpoint.folder, mine), ""), launch):
-        if error:
-            checkpoints.reject(checkpoint.folder, f"{error}; {checkpoints.RESTORE}")
-    if launch.is_first:
-        read_state(checkpoint)  # raises if it has not all parts of a run's state
-    return checkpoint
+    return checkpoints.Checkpoint(Path(path)) if path else None
 
 
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:

@@ -137,10 +137,6 @@ class TrainState:
         return self.step >= self.recipe.train.steps
 
     @property
-    def lr(self) -> float:
-        return float(self.inner_optimizer.param_groups[0]["lr"])
-
-    @property
     def precision(self) -> Callable[[], AbstractContextManager[object]]:
         """The context of forward passes: autocast, or nothing if the weights have the dtype to compute in."""
         if not self.recipe.autocasts:
@@ -153,19 +149,19 @@ def describe_error(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
+@dataclass(eq=False)
 class Stopping:
     """Whether the run is asked to stop, has stopped, and why. `started` is set once there is something to save."""
 
-    def __init__(self, launch: Launch) -> None:
-        self.launch = launch
-        # A signal reaches one rank, or all of them at different steps. `is_asked` is this rank's own; only what the
-        # ranks have exchanged sets `stopped`, so that none leaves the others waiting in a collective call.
-        self.is_asked = False
-        self.stopped = False
-        self.error: str | None = None  # why the run cannot go on
-        self.asked_at: float | None = None
-        self.started: threading.Event | None = None
-        self.signals: RankSignals | None = None  # of a process that torchrun has started
+    launch: Launch
+    # A signal reaches one rank, or all of them at different steps. `is_asked` is this rank's own; only what the
+    # ranks have exchanged sets `stopped`, so that none leaves the others waiting in a collective call.
+    is_asked: bool = False
+    stopped: bool = False
+    error: str | None = None  # why the run cannot go on
+    asked_at: float | None = None
+    started: threading.Event | None = None
+    signals: RankSignals | None = None  # of a process that torchrun has started
 
     @contextmanager
     def handling(self) -> Iterator[None]:

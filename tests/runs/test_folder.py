@@ -47,7 +47,7 @@ def test_records_are_read_in_parts(tmp_path):
     assert peaks[30_000] < peaks[300] + 100_000
 
 
-@pytest.mark.parametrize("data", [b"\xff", b'{"threads"', b"[1]", b'{"seed": 1}', b'{"threads": "all"}'], ids=str)
+@pytest.mark.parametrize("data", [b"\xff", b'{"threads"', b"[1]"], ids=str)
 def test_a_broken_environment_is_one_line(tmp_path, data):
     (tmp_path / "environment.json").write_bytes(data)
     with refused(f"{tmp_path / 'environment.json'}: ", error=CheckpointError):
