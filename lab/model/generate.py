@@ -1,9 +1,9 @@
 """Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
 
 The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers of
-rows and for a prefix that is read separately. The difference is far less than NEAR rounding errors of the largest
-logit. If two tokens are that close, the row is generated again alone, as a batch of one prompt. Half precision has no
-such check: its rounding errors are as large as the differences between tokens.
+rows. The difference is far less than NEAR rounding errors of the largest logit. If two tokens are that close, the row
+is generated again alone, as a batch of one prompt. Half precision has no such check: its rounding errors are as large
+as the differences between tokens.
 """
 
 import math
@@ -22,7 +22,6 @@ Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation_details.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
-LEAST_SHARE = 0.25  # of a prompt that all must share: reading a shorter prefix separately costs more than it saves
 
 
 @torch.no_grad()
@@ -41,8 +40,7 @@ def greedy(
     but the last possible one, and returns bool (rows,). It must decide each row by that row alone: rows come in any
     order and number, and some come a second time. An answer includes the token that ends it; the caller removes it.
 
-    The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
-    during training does not affect it.
+    No weights, random states or modes change, so that generating during training does not affect it.
 
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row is padded by `stop_id`, or by 0.
     """
@@ -81,52 +79,27 @@ def count_fitting_rows(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
 
 
 def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:
-    """Fill the cache with the prompts, their common prefix once, and return the logits that follow, (B, V)."""
+    """Fill the cache with the prompts, some rows and tokens at a time, and return the logits that follow, (B, V)."""
     n_rows, n_tokens = prompts.shape
-    prefix = 0
-    if cache.n_maps:
-        prefix = common_prefix(prompts)
-    if prefix:
-        prefill_rows(model, prompts[:1, :prefix], cache, 0, 0)
-        cache.repeat(prefix)
+    most_tokens = ACTIVATION_BYTES // bytes_per_token(model)
     step = n_rows  # a cache of transformers has all rows from the start
     if isinstance(cache, KeyCache):
-        most_tokens = ACTIVATION_BYTES // bytes_per_token(model)
+        at_once = most_tokens
         if devices.kind(prompts.device) == "cpu":
-            most_tokens = min(most_tokens, 4096)  # more tokens of several rows exceed a CPU's caches
-        step = max(1, most_tokens // (n_tokens - prefix))
+            at_once = min(at_once, 4096)  # more tokens of several rows exceed a CPU's caches
+        step = max(1, at_once // n_tokens)
     logits = []
     for row in range(0, n_rows, step):
-        logits.append(prefill_rows(model, prompts[row : row + step, prefix:], cache, row, prefix))
+        tokens = prompts[row : row + step]
+        cache.select(slice(row, row + len(tokens)), 0)
+        width = n_tokens
+        if cache.n_maps:  # otherwise hidden states depend on the length of the text, which is then read in one pass
+            width = max(1, most_tokens // len(tokens))
+        for part in tokens.split(width, dim=1):
+            following: Tensor = model(part, cache=cache, last_only=True)
+        logits.append(following[:, -1])
     cache.select(slice(0, n_rows), n_tokens)
     return torch.cat(logits)
-
-
-def common_prefix(prompts: Tensor) -> int:
-    """Count the tokens that all of several prompts begin with; return 0 for less than LEAST_SHARE of a prompt.
-
-    Shapes: prompts int64 (B, T).
-    Example:
-        >>> common_prefix(torch.tensor([[7, 8, 1, 1], [7, 8, 2, 2]])), common_prefix(torch.tensor([[7, 8, 1, 1]]))
-        (2, 0)
-    """
-    if len(prompts) == 1:
-        return 0
-    # The last token is never part of the prefix: its logits choose the first new token.
-    is_common = (prompts[:, :-1] == prompts[0, :-1]).all(dim=0)
-    prefix = int(is_common.long().cumprod(0).sum())
-    return prefix if prefix >= LEAST_SHARE * prompts.shape[1] else 0
-
-
-def prefill_rows(model: AnyDecoder, tokens: Tensor, cache: KeyCache | ForeignCache, row: int, past: int) -> Tensor:
-    """Continue the cache's rows from `row` on, which contain `past` tokens, and return the last logits."""
-    cache.select(slice(row, row + len(tokens)), past)
-    step = tokens.shape[1]
-    if cache.n_maps:  # otherwise hidden states depend on the length of the text, which is then read in one pass
-        step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
-    for part in tokens.split(step, dim=1):
-        logits: Tensor = model(part, cache=cache, last_only=True)
-    return logits[:, -1]
 
 
 def bytes_per_token(model: AnyDecoder) -> int:

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from lab.core.errors import ConfigError
-from lab.core.types import CONFIDENCE, IGNORE, Row
-from lab.counts import Counted, SavedCounts, f_at
+from lab.core.types import IGNORE, Row
+from lab.counts import SavedCounts
 from lab.data import synthetic
 from lab.data.encoding import inside_text
 from lab.data.tokenizer import special_ends
@@ -203,22 +203,10 @@ class DistanceProbe(Probe[OneNumberCase]):
             "seed": self.config.seed,
         }
 
-    def record(self, result: LengthResult, origin: Row, counts: Counted | None) -> Row:
-        """Build the line of one distance; `log_prob` is a mean in nats."""
-        return {
-            **origin,
-            "distance": result.length,
-            "n": result.tests,
-            "found": result.passed,
-            "score": result.accuracy,
-            "low": result.low,
-            "high": result.high,
-            "confidence": CONFIDENCE,
-            "f": f_at(counts, result.length),
-            "log_prob": round(float(np.mean([case["log_prob"] for case in result.cases])), 6),
-            **self.describe_tests(),
-            "seconds": result.seconds,
-        }
+    def describe_outcome(self, result: LengthResult) -> Row:
+        """Return the numbers retrieved, and the mean log-probability in nats."""
+        log_prob = round(float(np.mean([case["log_prob"] for case in result.cases])), 6)
+        return {"found": result.passed, "log_prob": log_prob}
 
 
 def build_distance_probe(probe: NeedleProbe) -> DistanceProbe | None:
@@ -256,9 +244,9 @@ def log_probs(
     model: ProbedModel, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str
 ) -> list[float]:
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
-    tokens, targets = lay_out_answers(cases, budget)
+    tokens, targets = (x.to(device) for x in lay_out_answers(cases, budget))
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
-    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
+    parts = zip(tokens.split(rows), targets.split(rows), strict=True)
     return (-torch.cat([model.losses(*part).double().sum(1) for part in parts])).tolist()
 
 

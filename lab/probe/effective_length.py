@@ -29,7 +29,6 @@ class NeedleProbe(Probe[NeedleCase]):
     """The four-needle tests of one model."""
 
     by = "length"
-    ends_early = True
 
     def __post_init__(self) -> None:
         """Check the settings, and choose the lengths.
@@ -119,27 +118,9 @@ class NeedleProbe(Probe[NeedleCase]):
             "seed": config.seed,
         }
 
-    def record(self, result: LengthResult, origin: Row, counts: Counted | None) -> Row:
-        """Build the line of one probed length.
-
-        `f` is how often training had seen the length as a distance when it was probed, null if that was not counted.
-        `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
-        """
-        return {
-            **origin,
-            "length": result.length,
-            "tests": result.tests,
-            "passed": result.passed,
-            "accuracy": result.accuracy,
-            "low": result.low,
-            "high": result.high,
-            "confidence": CONFIDENCE,
-            "n": result.tests,
-            "score": result.accuracy,
-            "f": f_at(counts, result.length),
-            **self.describe_tests(),
-            "seconds": result.seconds,
-        }
+    def describe_outcome(self, result: LengthResult) -> Row:
+        """Return the columns of four-needle tests; two are the same as the common `n` and `score`."""
+        return {"tests": result.tests, "passed": result.passed, "accuracy": result.accuracy}
 
     def summarize(self, results: Sequence[LengthResult], origin: Row, counts: Counted | None) -> Row:
         """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""

@@ -100,16 +100,16 @@ class Measuring:
         `origin` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
         the probe ends with None.
         """
-        lengths: list[LengthResult] = []
-        distances: list[LengthResult] = []
-        tests: list[tuple[Probe[Any] | None, list[LengthResult]]] = [(self.probe, lengths), (self.distances, distances)]
-        for probe, results in tests:
-            if probe is None:
-                continue
+        results: dict[str, list[LengthResult]] = {"length": [], "distance": []}
+        cases: list[Row] = []
+        probes: tuple[Probe[Any] | None, ...] = (self.probe, self.distances)
+        for probe in filter(None, probes):
             for result in probe.run(model, worker):
-                results.append(result)
+                results[probe.by].append(result)
+                cases += result.cases
                 if not goes_on(f"probing: {probe.by} {result.length} {result.accuracy:.2f}"):
                     return None
+        lengths, distances = results.values()
         # Lines read f one value at a time, and a counter computes all of f at every call.
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)
         lines = [self.probe.record(result, origin, saved) for result in lengths]
@@ -132,9 +132,6 @@ class Measuring:
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
             summary["recall"] = self.recall.summarize(scores)
-        cases: list[Row] = []
-        for result in (*lengths, *distances):
-            cases += result.cases
         return [*lines, summary], cases
 
 

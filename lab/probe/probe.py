@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.core.types import CONFIDENCE, Row
+from lab.counts import Counted, f_at
 from lab.model import devices
 from lab.model.generate import Ended
 from lab.probe.config import ProbeConfig
@@ -148,7 +149,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     device: torch.device | str = "cpu"
     source: str | None = None
     by: ClassVar[str]
-    ends_early: ClassVar[bool] = False  # whether answers are decoded while they are generated, for is_decided
+    is_decided: ClassVar[Callable[..., bool] | None] = None  # whether no further token can change an answer's score
     tests: int = field(init=False)  # of each length or distance
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
@@ -167,9 +168,32 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     def run(self, model: ProbedModel, worker: Worker = Worker()) -> Iterator[LengthResult]:
         """Run the tests of all lengths or distances; a collective call."""
 
-    def is_decided(self, case: AnyNeedleCase, text: str) -> bool:
-        """Return whether no further token can change the score of an answer, so that generation may end."""
-        return False
+    @abstractmethod
+    def describe_tests(self) -> Row:
+        """Return the properties of the tests, apart from their lengths or distances."""
+
+    @abstractmethod
+    def describe_outcome(self, result: LengthResult) -> Row:
+        """Return what a line has besides the columns that are common to all probes."""
+
+    def record(self, result: LengthResult, origin: Row, counts: Counted | None) -> Row:
+        """Build the line of one length or distance.
+
+        `f` is how often training had seen it as a distance when it was probed, null if that was not counted.
+        """
+        return {
+            **origin,
+            self.by: result.length,
+            **self.describe_outcome(result),
+            "n": result.tests,
+            "score": result.accuracy,
+            "low": result.low,
+            "high": result.high,
+            "confidence": CONFIDENCE,
+            "f": f_at(counts, result.length),
+            **self.describe_tests(),
+            "seconds": result.seconds,
+        }
 
     def run_at(self, model: ProbedModel, value: int, worker: Worker = Worker()) -> LengthResult:
         """Run the tests of one length or distance; a collective call."""
@@ -209,7 +233,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             budget=self.budget,
             rows=self.config.rows(devices.kind(torch.device(self.device))),
             device=self.device,
-            is_decided=self.is_decided if self.ends_early else None,
+            is_decided=self.is_decided,
         )
         share = []
         for batch in batches:

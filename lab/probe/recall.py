@@ -85,17 +85,11 @@ class RecallTest:
         """Find the evidence of all targets, and sample those of each bin; `shares` are the bins' shares of all."""
         self.pieces: list[IntArray] = []
         owners: list[int] = []  # the document of each piece
-        lengths, tokens, targets, places = [], [], [], []
         for number, ids in enumerate(self.documents):
             for start in range(0, len(ids) - 1, self.window):
                 # Pieces share one token: the target of the last token of a piece is the first of the next.
-                piece = np.asarray(ids[start : start + self.window + 1], dtype=np.int64)
-                self.pieces.append(piece)
+                self.pieces.append(np.asarray(ids[start : start + self.window + 1], dtype=np.int64))
                 owners.append(number)
-                lengths.append(len(piece) - 1)
-                tokens.append(piece[:-1])
-                targets.append(piece[1:])
-                places.append(np.arange(1, len(piece)))
         self.bins = [*zip(self.edges, [*(np.array(self.edges[1:]) - 1).tolist(), self.window], strict=True)]
         if self.without:
             self.bins.append((0, 0))
@@ -103,8 +97,11 @@ class RecallTest:
         self.shares = [0.0] * len(self.bins)
         if not self.pieces:
             return
-        distances = self.evidence.distances(np.concatenate(tokens), np.concatenate(targets), lengths)
-        table = np.stack([np.repeat(np.arange(len(lengths)), lengths), np.concatenate(places), distances], axis=1)
+        lengths = [len(piece) - 1 for piece in self.pieces]
+        tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
+        distances = self.evidence.distances(tokens, targets, lengths)
+        places = np.concatenate([np.arange(n) + 1 for n in lengths])
+        table = np.stack([np.repeat(np.arange(len(lengths)), lengths), places, distances], axis=1)
         generator = np.random.default_rng(self.seed)
         for number, (low, high) in enumerate(self.bins):
             inside = np.flatnonzero((distances >= low) & (distances <= high))
@@ -171,20 +168,19 @@ class RecallTest:
             values = values / n  # of all documents first, then of each sample
         ends = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
-        middles = np.exp(logs[0] / n[0])
-        summaries = []
-        for k, number in enumerate(bins.tolist()):
-            first, last = self.bins[number]
-            row = {
-                "distance": first,
-                "last": last,
-                "middle": float(middles[k]),
-                "share": self.shares[number],
-                "n": int(n[0, k]),
-                "documents": int(np.count_nonzero(sums[:, k, 0])),
-            }
-            for name, totals in zip(SCORES, of_scores, strict=True):
-                row[name] = float(totals[0, k] / n[0, k])
-            row |= {"score": float(values[0, k]), "low": float(lows[k]), "high": float(highs[k])}
-            summaries.append(row)
-        return summaries
+        first, last = np.array(self.bins)[bins].T
+        averages = dict(zip(SCORES, (totals[0] / n[0] for totals in of_scores), strict=True))
+        columns_by_name = {
+            "distance": first,
+            "last": last,
+            "middle": np.exp(logs[0] / n[0]),
+            "share": np.array(self.shares)[bins],
+            "n": n[0].astype(int),
+            "documents": np.count_nonzero(sums[:, :, 0], axis=0),
+            **averages,
+            "score": values[0],
+            "low": lows,
+            "high": highs,
+        }
+        by_bin = zip(*(column.tolist() for column in columns_by_name.values()), strict=True)
+        return [dict(zip(columns_by_name, row, strict=True)) for row in by_bin]

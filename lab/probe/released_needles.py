@@ -14,8 +14,8 @@ import itertools
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -30,16 +30,14 @@ SUMMARY = "the released script's prompts, cut at full stops, overshot, of the le
 TASK = synthetic.TASK.rstrip() + "\n"
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """Four numbers, and the shares of the pieces that are before each of them."""
 
     numbers: list[str]
     depths: list[float]
 
 
-@dataclass(frozen=True)
-class ReleasedPrompt:
+class ReleasedPrompt(NamedTuple):
     """The text of a prompt; `indices` are those in it of the first digit of each number."""
 
     text: str
@@ -93,11 +91,11 @@ def sample_draws(seed: int, test: int) -> Draws:
 def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
     length = limit + RELEASED_BUDGET
-    pieces = split_at_stops(haystack, limit)
+    pieces, ends = split_at_stops(tokenizer, haystack, limit)
     tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     if tokens(0) > limit:
         raise DataError(f"length={length}: too short for the needle test; use {tokens(0) + RELEASED_BUDGET} or more")
-    n = min(estimate_pieces(tokenizer, haystack, limit, llama31), len(pieces) - 1)
+    n = min(bisect_left(ends, limit - tokens(0)), len(pieces) - 1)
     # Tokens do not strictly increase with pieces, as needles move. So the search starts where the text certainly fits,
     # and takes the first number of pieces that exceeds the limit, as the script does.
     while n and tokens(n) > limit - 64:
@@ -111,24 +109,16 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
     return ReleasedPrompt(whole, [index + len(whole) - len(text) for index in indices])
 
 
-@lru_cache(maxsize=256)
-def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
-    """Find about how many pieces the tests of a length have, by the first."""
-    pieces = split_at_stops(haystack, limit)
-    draws = sample_draws(0, 0)
-    most = 1
-    tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
-    while most < len(pieces) and tokens(most) <= limit:
-        most *= 2
-    return bisect_left(range(most), limit, key=tokens)
-
-
 @lru_cache(maxsize=2)
-def split_at_stops(haystack: str, limit: int) -> tuple[str, ...]:
-    """Cut a text at its full stops, without the stops, in the groups of pieces of prompts of `limit` tokens."""
+def split_at_stops(tokenizer: Tokenizer, haystack: str, limit: int) -> tuple[list[str], list[int]]:
+    """Cut a text at its full stops, without the stops, in the groups of pieces of prompts of `limit` tokens.
+
+    Returns about how many tokens there are to the end of each group, too.
+    """
     size = 50 if limit > 64_000 else 1
     pieces = haystack.split(".")
-    return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
+    groups = [".".join(pieces[k : k + size]) for k in range(0, len(pieces), size)]
+    return groups, [*itertools.accumulate(len(needles.plain_ids(tokenizer, group + ".")) for group in groups)]
 
 
 def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:

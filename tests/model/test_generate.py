@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.model import generate
-from lab.model.generate import LEAST_SHARE, greedy
+from lab.model.generate import greedy
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
@@ -57,19 +57,6 @@ def test_answers_that_a_rule_ends(method, stops):
             alike = [own[-1] == stop_id and len(own) == n for own in expected]
             assert n_rows == sum(len(own) >= n for own in expected) - sum(alike)
         assert [n for _, n in shapes] == list(range(1, len(shapes) + 1))
-
-
-@every_kind
-def test_shared_beginnings_of_any_length(method):
-    model = decoder(FREQUENCIES["llama3"], method)
-    for shared in (0, 1, 4, 5, 12, 15, 16):
-        prompts = tokens(4, 6, 16)
-        prompts[:, :shared] = prompts[0, :shared].clone()
-        sizes = reads(model)
-        answer = greedy(model, prompts, 5)
-        alone = min(shared, 15) if shared >= LEAST_SHARE * 16 else 0
-        assert sizes[: 1 + bool(alone)] == [alone] * bool(alone) + [6 * (16 - alone)]
-        assert answer.tolist() == by_whole_passes(model, prompts, 5).tolist()
 
 
 def test_near_ties_come_out_alike_in_every_batch():

@@ -259,11 +259,6 @@ class KeyCache:
         self.rows = rows
         self.length = length
 
-    def repeat(self, length: int) -> None:
-        """Copy the first `length` tokens of the first row into the others."""
-        assert self.store is not None, "filled"
-        self.store[:, :, 1:, :, :length] = self.store[:, :, :1, :, :length]
-
     def compact(self, rows: Tensor) -> None:
         """Keep some rows, int64 (n,), and move them to the front."""
         assert self.store is not None, "filled"

@@ -144,19 +144,13 @@ class ForeignCache:
 
         cfg = foreign.cfg
         self.theirs: Any = DynamicCache(config=foreign.model.config)
-        self.batch = batch
         self.n_elements = 2 * cfg.n_layers * batch * cfg.n_kv_heads * max_tokens * cfg.head_dim
-        # 0 makes generation read every prompt in one pass and share no prefix: states may depend on the length of the
-        # text, and a recurrent state cannot be cut off at a prefix.
+        # 0 makes generation read every prompt in one pass: states may depend on the length of the text.
         depends_on_length = foreign.frequencies.is_dynamic or foreign.frequencies.method == "own"
         self.n_maps = 0 if depends_on_length or any(self.theirs.is_linear) else 1
 
     def select(self, rows: slice, length: int) -> None:
         """Select nothing."""
-
-    def repeat(self, length: int) -> None:
-        """Copy the one row that was read into all."""
-        self.theirs.reorder_cache(torch.zeros(self.batch, dtype=torch.long))
 
     def compact(self, rows: Tensor) -> None:
         """Keep some rows; int64 (n,)."""
