@@ -39,11 +39,9 @@ def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
     n_scored = scored.sum(0)
     # floor(x + 0.5) rounds halves up, while round() takes the even neighbour.
     n_marked = np.minimum(np.maximum(np.floor(top * n_scored + 0.5), 1), n_scored)
-    # Targets that are not scored sort last. A stable sort keeps equal changes in the order of the windows.
-    order = np.argsort(np.where(scored, -changes, np.inf), axis=0, kind="stable")
-    marked = np.zeros(changes.shape, dtype=np.bool_)
-    np.put_along_axis(marked, order, np.arange(len(changes))[:, None] < n_marked, axis=0)
-    return marked
+    # Targets that are not scored come last. The first of equal changes ranks before the others.
+    ranks = pd.DataFrame(np.where(scored, -changes, np.inf)).rank(method="first").to_numpy()
+    return np.asarray(ranks <= n_marked)
 
 
 def tally(labels: IntArray, changes: FloatArray, marked: BoolArray, names: Sequence[str]) -> pd.DataFrame:

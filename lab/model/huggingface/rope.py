@@ -85,10 +85,7 @@ def frequency_settings(settings: JsonObject) -> JsonObject:
     kind = rope["rope_type"]
     length = settings["max_position_embeddings"]
     original = int(rope[ORIGINAL] or length)
-    values = {}
-    for name in list_parameters(READ_AS[kind]):
-        if rope.get(name) is not None:
-            values[name] = rope[name]
+    values = {name: rope[name] for name in list_parameters(READ_AS[kind]) if rope.get(name) is not None}
     if kind == "dynamic":
         values["train_len"] = length
     if kind in OF_LENGTH:
