@@ -149,11 +149,11 @@ def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+        return value
     except (OSError, ValueError, RecursionError) as cause:
         raise error(f"{path}: cannot be read ({cause}); {fix}") from cause
-    if not isinstance(value, dict):
-        raise error(f"{path}: cannot be read (not a JSON object); {fix}")
-    return value
 
 
 def read_entries(manifest: Mapping[str, object]) -> dict[str, FileEntry] | None:

@@ -29,9 +29,18 @@ from typing import NoReturn
 
 from safetensors import SafetensorError
 
-from lab.core import files
 from lab.core.errors import CheckpointError, first_line
-from lab.core.files import SHOWN, FileEntry
+from lab.core.files import (
+    SHOWN,
+    FileEntry,
+    errors_in,
+    file_error,
+    read_entries,
+    read_object,
+    sha256,
+    sync,
+    write_json,
+)
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"
@@ -56,8 +65,8 @@ def read_run_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
 
     Raises: CheckpointError.
     """
-    manifest = files.read_object(run / MANIFEST, CheckpointError, ANEW)
-    entries, digest = files.read_entries(manifest), manifest.get(RUN)
+    manifest = read_object(run / MANIFEST, CheckpointError, ANEW)
+    entries, digest = read_entries(manifest), manifest.get(RUN)
     if entries is None or not isinstance(digest, str):
         raise CheckpointError(f"{run / MANIFEST}: is not that of a run; {ANEW}")
     return digest, entries
@@ -94,12 +103,12 @@ class Checkpoint:
 
         Raises: CheckpointError.
         """
-        return files.read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
+        return read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
 
     @property
     def records(self) -> dict[str, FileEntry] | None:
         """The first bytes of the run's records as it was saved; None for a checkpoint of an older version."""
-        return files.read_entries({"files": self.manifest.get(SEEN)})
+        return read_entries({"files": self.manifest.get(SEEN)})
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -109,7 +118,7 @@ class Checkpoint:
         """
         path = self.folder / MANIFEST
         manifest = self.manifest
-        entries, run = files.read_entries(manifest), manifest.get(RUN)
+        entries, run = read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         # A damaged name would read as that of a checkpoint of an older version, which knows no records.
         is_named &= manifest.keys() <= {RUN, CONSUMED, SEEN, "files"}
@@ -141,7 +150,7 @@ def candidates(root: Path) -> list[Path]:
 def find_error(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
     try:
-        for message in files.errors_in(folder, Checkpoint(folder).files, unread=unread):
+        for message in errors_in(folder, Checkpoint(folder).files, unread=unread):
             return f"{message}; {RESTORE}"
     except CheckpointError as error:
         return first_line(error)
@@ -218,17 +227,17 @@ def add_to_manifest(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
         digest, entries = read_run_manifest(run)
         for path in filter(Path.is_file, map(run.joinpath, names)):
             # After a loss of power the manifest must not list more than the disk has.
-            files.sync(path)
-            files.sync(path.parent)
+            sync(path)
+            sync(path.parent)
             # A record that no longer begins with the bytes of its entry was changed by somebody else: a new entry would
             # hide that.
             name = path.relative_to(run).as_posix()
             before = entries.get(name) if name in RECORDS else None
-            if before is None or not files.file_error(path, before, hashes=True, grows=True):
+            if before is None or not file_error(path, before, hashes=True, grows=True):
                 # The size is read first, and only so many bytes are hashed: records may grow meanwhile.
                 size = path.stat().st_size
-                entries[name] = {"bytes": size, "sha256": files.sha256(path, size)}
-        files.write_json(run / MANIFEST, {RUN: digest, "files": dict(sorted(entries.items()))})
+                entries[name] = {"bytes": size, "sha256": sha256(path, size)}
+        write_json(run / MANIFEST, {RUN: digest, "files": dict(sorted(entries.items()))})
         return {name: entries[name] for name in names if name in entries}
 
 
@@ -240,7 +249,7 @@ def drop_from_manifest(run: Path, digest: str, names: Collection[str], after: fl
     """
     entries = read_run_manifest(run)[1] if (run / MANIFEST).exists() else {}
     left = {name: entry for name, entry in entries.items() if name not in names and probe_of(name) <= after}
-    files.write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": left})
+    write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": left})
 
 
 def probe_of(name: str) -> int:
@@ -264,7 +273,7 @@ def list_errors(run: Path, wanted: tuple[str, ...] = ("",)) -> list[str]:
         # A run in training replaces a file shortly before its entry: what differs then is the same a moment later.
         time.sleep(wait_s)
         entries = {name: entry for name, entry in read_run_manifest(run)[1].items() if name.startswith(wanted)}
-        errors = [f"{error}; restore it" for error in files.errors_in(run, entries, grow=RECORDS)]
+        errors = [f"{error}; restore it" for error in errors_in(run, entries, grow=RECORDS)]
         if not errors:
             break
     return errors

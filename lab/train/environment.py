@@ -66,16 +66,19 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     if not folder.holds_records():
         return False  # a new run, or one that ended before it trained
     if not resume:
-        fix = f"continue with --resume, {RESTART}, or choose another --run.name"
-        raise CheckpointError(f"run.name={experiment.run.name}: {folder.path} already holds a run; {fix}")
+        raise CheckpointError(
+            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, {RESTART}, or "
+            "choose another --run.name"
+        )
     config = folder.path / "config.yaml"
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
     for name in experiment.plugins:
         copied = folder.path / KEPT / Path(name).name
         if hash_plugin(copied) != hash_plugin(Path(name)):
-            rule = f"differs from {copied}, which the run began with"
-            raise ConfigError(f"plugins={name}: {rule}; restore it, or {RESTART}")
+            raise ConfigError(
+                f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
+            )
     # The config is compared only once it is known to be what the run wrote.
     if errors := list_errors(folder.path, READ):
         raise CheckpointError("\n".join(f"{error}, or {RESTART}" for error in errors))

@@ -156,8 +156,7 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
         if probes and start.checkpoint is None:  # what no probe can test leaves no folder
             build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
         start_folder(start, data, threads, restart=restart)
-        if probes and start.checkpoint is not None:
-            check_haystack(experiment)
+        check_haystack(experiment)
     gather("written", "", launch)
     return run
 
@@ -241,8 +240,10 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
             plugins=[TorchElasticEnvironment() if start.launch.by_torchrun else LightningEnvironment()],
         )
     except MisconfigurationException as error:
-        field = f"train.accelerator={train.accelerator}, train.devices={train.devices}"
-        raise ConfigError(f"{field}: {first_line(error)}; use the devices of this machine") from error
+        raise ConfigError(
+            f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
+            "devices of this machine"
+        ) from error
     # The run folder has its own copy of what selects sentences, which a resume must read even if the original changed.
     copied = writes and experiment.reads_token_types
     data = PackedData(experiment, start.folder.token_types if copied else None)

@@ -26,8 +26,17 @@ from lab.model import devices
 from lab.model.attention.backends import choose_for
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
-from lab.runs import checkpoints
-from lab.runs.checkpoints import drop_from_manifest
+from lab.runs.checkpoints import (
+    CONSUMED,
+    TEMPORARY,
+    UNTRAINED,
+    Checkpoint,
+    candidates,
+    drop_from_manifest,
+    is_untrained,
+    newest,
+    reject,
+)
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses, reaches, read_state
 from lab.runs.source import find_tokenizer
@@ -41,7 +50,7 @@ class Start:
 
     experiment: Experiment
     launch: Launch = field(default_factory=Launch)
-    checkpoint: checkpoints.Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
 
     @property
     def folder(self) -> RunFolder:
@@ -64,7 +73,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
         with locks.locked(path / locks.LOCK_NAME):
             # What another process left half written; under the lock, no other one is writing.
             files.delete_leftovers(path)
-            shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
+            shutil.rmtree(path / "checkpoints" / TEMPORARY, ignore_errors=True)
             yield
     finally:
         with suppress(OSError):
@@ -73,7 +82,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
                 path.parent.rmdir()
 
 
-def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> checkpoints.Checkpoint | None:
+def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
     The first process finds it, and hashes it before anything of it is read.
@@ -84,21 +93,21 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> chec
     path = ""
     if check_run(experiment, resume=resume) and launch.is_first:
         folder = RunFolder(experiment.run.path)
-        newest = checkpoints.newest(folder.checkpoints)
-        if newest is None and not checkpoints.is_untrained(folder.checkpoints):
+        saved = newest(folder.checkpoints)
+        if saved is None and not is_untrained(folder.checkpoints):
             raise CheckpointError(f"{folder.checkpoints}: holds no checkpoint; restore one, or {RESTART}")
         try:
-            losses = find_losses(folder, newest)[1]
+            losses = find_losses(folder, saved)[1]
         except CheckpointError as lost:
-            assert newest is not None, "nothing was written before the start"
-            checkpoints.reject(newest.folder, str(lost), partial(reaches, folder))
+            assert saved is not None, "nothing was written before the start"
+            reject(saved.folder, str(lost), partial(reaches, folder))
         for loss in losses:
             show(loss, error=True)
-        if newest is not None:
-            read_state(newest)  # raises if it has not all parts of a run's state
-            path = str(newest.folder)
+        if saved is not None:
+            read_state(saved)  # raises if it has not all parts of a run's state
+            path = str(saved.folder)
     path = gather("checkpoint", path, launch)[0]
-    return checkpoints.Checkpoint(Path(path)) if path else None
+    return Checkpoint(Path(path)) if path else None
 
 
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
@@ -178,7 +187,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if restart and any(not entry.name.startswith(locks.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     # After the move: a restart needs room next to the old run, a resume has some of its checkpoints already.
-    needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
+    needed = room_for_checkpoints(experiment, len(candidates(start.folder.checkpoints)))
     if files.free_bytes(path) < needed:
         reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
         raise DiskError(files.disk_error(path, needed, reason))
@@ -186,8 +195,8 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if checkpoint is None:
         # A run that is killed before its first checkpoint begins at step 0 again. Without this mark, the records that
         # it has left would look like those of a run whose checkpoints are lost.
-        untrained = start.folder.checkpoints / checkpoints.UNTRAINED
-        files.write_json(untrained, {checkpoints.CONSUMED: 0})
+        untrained = start.folder.checkpoints / UNTRAINED
+        files.write_json(untrained, {CONSUMED: 0})
         if (path / KEPT).exists():
             drop_from_manifest(path, run, [KEPT])  # first, so that a kill in between leaves no file missing
             (path / KEPT).unlink()
@@ -244,13 +253,15 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, obj
         return now, run
     first = start.folder.environment()
     if data != (expected := first.get("data")):
-        rule = f"contains other data than the run was started with (SHA-256 {data}, expected {expected})"
-        raise CheckpointError(f"{shard_folder(experiment.data)}: {rule}; restore it, or choose another --run.name")
+        raise CheckpointError(
+            f"{shard_folder(experiment.data)}: contains other data than the run was started with (SHA-256 {data}, "
+            f"expected {expected}); restore it, or choose another --run.name"
+        )
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 
 
-def describe_run(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
+def describe_run(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
     choices = choose_kernels(experiment)
