@@ -7,8 +7,6 @@ The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed
 import math
 from functools import partial
 
-import torch
-
 from lab.config import Experiment
 from lab.core.errors import ConfigError, LabError
 from lab.data.config import DataConfig, Slimpajama
@@ -58,13 +56,10 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     rows |= {"CUDA and NCCL (assumed)": assumed, "in all": memory.total + assumed}
     # Each process gathers the whole weights for a probe, when training holds no activations: not part of the total.
     if strategy == "fsdp" and experiment.probe is not None:
-        copied = experiment.model.n_parameters() * (torch.bfloat16 if train.bf16 else torch.float32).itemsize
-        rows["weights of a probe (apart)"] = copied
+        rows["weights of a probe (apart)"] = experiment.model.n_parameters() * (2 if train.bf16 else 4)
     lines += [f"  {name:30}{size / GIB:>12.2f}" for name, size in rows.items()]
-    lines.append("")
-    for name, value in describe_work(experiment, used).items():
-        lines.append(f"{name:20}{value}")
-    return "\n".join(lines)
+    work = describe_work(experiment, used).items()
+    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work)])
 
 
 def parse_number(name: str, text: str, most: float, rule: str) -> float:
