@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from eval.engine import command, methods, needles, run
+from eval.engine import methods, needles, run
 from eval.engine.text import columns_text, limits, pivot, to_text
 from lab.core.chart import Axis, Rule, concat, facet, layer, plot_heat, plot_lines
 from lab.core.command import Bar, start
@@ -68,7 +68,8 @@ class FoundByDistance(run.Measure):
 
     kind = "distance"
     options: DistanceOptions
-    spec = command.EvaluationSpec(options=DistanceOptions, several=True, replaces=False)
+    several = True
+    replaces = False
     named_by = ("metric", "distance", "n", "threshold", "first_distance", "last_distance")
 
     def prepare(self) -> None:

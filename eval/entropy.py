@@ -25,6 +25,7 @@ Prints a table, and writes a line for each layer and number of visible tokens to
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -53,7 +54,6 @@ class Entropy(texts.OnTexts):
 
     kind = "entropy"
     options: EntropyOptions
-    spec = command.EvaluationSpec(options=EntropyOptions, excluded=("--plot",))
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
@@ -66,25 +66,22 @@ class Entropy(texts.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
         decoder = self.subject.model.decoder
-        parts = []
-        for text in Bar(self.texts, desc="entropy", unit="text"):
-            parts.append(attention_entropy(decoder, text[None]))
+        parts = [attention_entropy(decoder, text[None]) for text in Bar(self.texts, desc="entropy", unit="text")]
         curves = torch.cat(parts).cpu().numpy()
-        for number in range(curves.shape[1]):
-            for count in self.visible:
-                # The query at 0-based position m sees m + 1 tokens.
-                values = curves[:, number, count - 1]
-                yield {
-                    **self.origin,
-                    "metric": "attention_entropy",
-                    "layer": number,
-                    "visible": count,
-                    "entropy": float(values.mean()),
-                    "std": float(values.std(ddof=1)) if len(values) > 1 else None,
-                    "uniform": float(np.log(count)),
-                    "texts": len(curves),
-                    "n": len(curves) * decoder.cfg.n_heads,
-                }
+        for number, count in product(range(curves.shape[1]), self.visible):
+            # The query at 0-based position m sees m + 1 tokens.
+            values = curves[:, number, count - 1]
+            yield {
+                **self.origin,
+                "metric": "attention_entropy",
+                "layer": number,
+                "visible": count,
+                "entropy": float(values.mean()),
+                "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+                "uniform": float(np.log(count)),
+                "texts": len(curves),
+                "n": len(curves) * decoder.cfg.n_heads,
+            }
 
     def text(self, rows: Sequence[Row]) -> str:
         table = pivot(rows, "layer", "visible", "entropy").rename("layer {}".format).rename(columns="{:,}".format)
@@ -101,9 +98,7 @@ def attention_entropy(decoder: AnyDecoder, tokens: Tensor, *, most: int = BLOCK_
     layers = []
     for inputs in layer_inputs(decoder, tokens):
         logits = LayerLogits(inputs)
-        blocks = []
-        for part in logits.blocks(most):
-            blocks.append(entropy(logits.block(part)).mean(1))
+        blocks = [entropy(logits.block(part)).mean(1) for part in logits.blocks(most)]
         layers.append(torch.cat(blocks, dim=-1))
     return torch.stack(layers, dim=1)
 

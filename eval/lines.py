@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.engine import answers, cases, command, run, subject
+from eval.engine import answers, cases, run, subject
 from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit_units
 from eval.engine.random_words import Distinct, sample_pair
 from eval.engine.text import limits
@@ -39,7 +39,7 @@ from lab.core.schema import Length, Tests
 from lab.core.types import Row
 
 Protocol = Literal["longeval", "completion"]
-BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
+BUDGET = 32  # tokens for the answer: longeval's models write a sentence before the number
 DIGITS = 5  # of the longest number
 HIGHEST = 50_000  # number; and the most lines
 LEAST_LINES = 2  # a single line leaves nothing to choose
@@ -78,13 +78,11 @@ def sample_record_case(writer: Writer, protocol: Protocol, *, lines: int, seed: 
     numbers = (np.random.default_rng([seed, index, 1]).permutation(HIGHEST)[:lines] + 1).tolist()
     names = Distinct(partial(sample_pair, rng)).first(lines)
     asked = int(share * lines)
-    record = TASK
-    for name, number in zip(names, numbers, strict=True):
-        record += LINE.format(name=name, number=number)
+    record = [LINE.format(name=name, number=number) for name, number in zip(names, numbers, strict=True)]
     ending = QUESTION + ANSWER
     if protocol == "completion":
         ending += ANSWER_START
-    prompt = writer.apply_template(ASK + record + ending.format(name=names[asked]))
+    prompt = writer.apply_template("".join([ASK, TASK, *record, ending.format(name=names[asked])]))
     facts: Row = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
@@ -94,7 +92,6 @@ class LineRetrieval(run.Measure):
 
     kind = "lines"
     options: LinesOptions
-    spec = command.EvaluationSpec(options=LinesOptions, excluded=("--plot",))
     named_by = (*subject.SUBJECT, "protocol", "chat", "answer_budget", "n", "seed", "by", "asked")
     columns = (
         ("lines", lambda row: row["lines"]["most"], ","),
@@ -106,19 +103,16 @@ class LineRetrieval(run.Measure):
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
         self.writer = self.options.writer(self.subject)
-        self.budget = answers.answer_budget(self.writer, DIGITS, BUDGET)
+        answers.check_numbers(self.writer, DIGITS)
         # Names differ in their tokens, so that each test has a length of its own.
         fixed = max([len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests)])
         window = self.subject.model.train_len
-        what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
-        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
+        ends = (max(1, window // 4), window)
+        what = f"line retrieval of {LEAST_LINES} lines"
+        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, BUDGET, ends)
 
     def case(self, index: int, lines: int) -> TextCase:
         return sample_record_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
-
-    def filled(self, index: int, room: int) -> TextCase:
-        lines = fit_units(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
-        return self.case(index, lines)
 
     def cells(self) -> Iterator[run.Cell]:
         """List the lengths."""
@@ -126,28 +120,27 @@ class LineRetrieval(run.Measure):
             "metric": "line_retrieval",
             "protocol": self.options.protocol,
             "chat": self.options.chat,
-            "answer_budget": self.budget,
+            "answer_budget": BUDGET,
             "n": self.options.tests,
             "seed": self.options.seed,
             "by": "length",
         }
         for length in self.lengths:
-            row = {**shared, "asked": length}
-            yield run.Cell(row, self.options.tests, length, f"{length:,} tokens")
+            yield run.Cell({**shared, "asked": length}, self.options.tests, length, f"{length:,} tokens")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with all lines that fit."""
-        cases = []
-        tokens = []
-        lines = []
-        for index in range(self.options.tests):
-            case = self.filled(index, cell.row["asked"] - self.budget)
-            cases.append(case)
-            tokens.append(len(case.prompt_ids) + self.budget)
-            lines.append(int(case.facts["lines"]))
-        outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
-        sizes = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
-        return {**sizes, **answers.summarize(outcome)}, outcome.records
+
+        def fill_case(index: int) -> TextCase:
+            room = cell.tokens - BUDGET
+            count = lambda lines: len(self.case(index, lines).prompt_ids)  # noqa: E731
+            return self.case(index, fit_units(count, room, LEAST_LINES, HIGHEST))
+
+        outcome = self.ask(cell, fill_case, budget=BUDGET)
+        row = answers.summarize(outcome)
+        lines = [record["lines"] for record in outcome.records]
+        length = row["prompt_tokens"]["most"] + BUDGET
+        return {"length": length, "lines": {"least": min(lines), "most": max(lines)}, **row}, outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"

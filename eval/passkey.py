@@ -30,10 +30,10 @@ Prints a table. Adds a line for each test, with its key and answer, and for each
 second call continues from there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -51,6 +51,7 @@ from lab.data import config, synthetic
 from lab.probe import needles
 
 Protocol = Literal["passkey", "lab"]
+BUDGET = 16  # tokens for the answer, more than a number of any digits takes
 QUESTION = "What is the pass key? The pass key is"
 READERS: dict[Protocol, answers.Read] = {"passkey": answers.first_digits, "lab": needles.first_numbers}
 
@@ -86,48 +87,30 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> case
     """
     rng = np.random.default_rng([seed, index])
     key = sample_number(rng, digits)
-    compose = compose_letters(key, depth)
+    compose = partial(compose_letters, key, depth)
     if filler:
-        compose = compose_words(filler, key, depth, rng)
+        start = needles.next_word(filler, int(rng.integers(len(filler))))
+        compose = partial(compose_words, key, depth, f"{filler[start:]} {filler[:start]}".split())
     return cases.Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
 
-def compose_letters(key: str, depth: float) -> Callable[[int], str]:
-    """Return a function that writes the prompt of the passkey protocol with a number of letters of filler."""
-
-    def compose(letters: int) -> str:
-        before = round(depth * letters)
-        # One copy of the filler more than the letters need, so that any slice of them is full.
-        endless = f"{cases.NOISE} " * (1 + letters // len(cases.NOISE))
-        task = synthetic.TASK.rstrip("\n")
-        return "\n".join(
-            [
-                task,
-                endless[:before],
-                f"The pass key is {key}. Remember it. {key} is the pass key.",
-                endless[: letters - before],
-                QUESTION,
-            ]
-        )
-
-    return compose
+def compose_letters(key: str, depth: float, letters: int) -> str:
+    """Write the prompt of the passkey protocol with a number of letters of filler."""
+    before = round(depth * letters)
+    # One copy of the filler more than the letters need, so that any slice of them is full.
+    endless = f"{cases.NOISE} " * (1 + letters // len(cases.NOISE))
+    needle = f"The pass key is {key}. Remember it. {key} is the pass key."
+    return "\n".join([synthetic.TASK.rstrip(), endless[:before], needle, endless[: letters - before], QUESTION])
 
 
-def compose_words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
-    """Return a function that writes the prompt of the lab's protocol with a number of words; the filler has no end."""
-    start = needles.next_word(filler, int(rng.integers(len(filler))))
-    whole = f"{filler[start:]} {filler[:start]}".split()
-
-    def compose(count: int) -> str:
-        text = list(islice(cycle(whole), count))
-        before = round(depth * count)
-        # The needle begins with the space that separates it from the text before.
-        hay = (" ".join(text[:before]) + synthetic.NEEDLE.format(number=key)).lstrip()
-        if before < count:
-            hay += f" {' '.join(text[before:])}"
-        return synthetic.TASK + hay + synthetic.QUESTION + synthetic.ANSWER_PREFIX
-
-    return compose
+def compose_words(key: str, depth: float, words: Sequence[str], count: int) -> str:
+    """Write the prompt of the lab's protocol with a number of words, which are repeated without end."""
+    text = list(islice(cycle(words), count))
+    before = round(depth * count)
+    # The needle begins with the space that separates it from the text before.
+    hay = " ".join(text[:before]) + synthetic.NEEDLE.format(number=key)
+    hay = " ".join([hay.lstrip(), *text[before:]])
+    return synthetic.TASK + hay + synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
 
 class Passkey(run.Measure):
@@ -135,32 +118,29 @@ class Passkey(run.Measure):
 
     kind = "passkey"
     options: PasskeyOptions
-    spec = command.EvaluationSpec(options=PasskeyOptions, excluded=("--plot",))
     named_by = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed", "length", "depth")
 
     def prepare(self) -> None:
         """Choose the protocol, its filler and the lengths."""
-        options = self.options
-        subject = self.subject
+        options, subject = self.options, self.subject
         experiment = subject.model.experiment
-        corpus = None if experiment is None else experiment.data.corpus
-        self.protocol = options.protocol or "passkey"
+        corpus = experiment and experiment.data.corpus
+        self.protocol: Protocol = options.protocol or "passkey"
         self.digits = 5
-        if isinstance(corpus, config.Synthetic):
+        if isinstance(corpus, config.Synthetic) and options.protocol != "passkey":
             # Such a run was trained on the wording of the lab's protocol, and on numbers of so many digits.
-            self.protocol = options.protocol or "lab"
-            if self.protocol == "lab":
-                self.digits = corpus.digits
+            self.protocol, self.digits = "lab", corpus.digits
         self.filler, source = "", None
         if self.protocol == "lab":
             self.filler, source = read_text(subject, options.haystack, option="--haystack")
+        self.read = READERS[self.protocol]
         self.writer = cases.Writer(subject.tokenizer)
-        self.budget = answers.answer_budget(self.writer, self.digits, 16, READERS[self.protocol])
+        answers.check_numbers(self.writer, self.digits, self.read)
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
-        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
-        n_tokens = self.lengths[-1] - self.budget - fixed[0]
+        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), BUDGET, ends)
+        n_tokens = self.lengths[-1] - BUDGET - fixed[0]
         needles.check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 
     def draft(self, index: int, depth: float) -> cases.Draft:
@@ -168,32 +148,27 @@ class Passkey(run.Measure):
 
     def cells(self) -> Iterator[run.Cell]:
         """List the depths of each length."""
+        tests = self.options.tests
         shared = {
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
             "filler": needles.hash_text(self.filler) if self.filler else None,
-            "answer_budget": self.budget,
-            "n": self.options.tests,
+            "answer_budget": BUDGET,
+            "n": tests,
             "seed": self.options.seed,
         }
-        for length in self.lengths:
-            for number in range(self.options.depths):
-                depth = number / (self.options.depths - 1)
-                row = {**shared, "length": length, "depth": depth}
-                name = f"{length:,} tokens at {depth:.0%}"
-                yield run.Cell(row, self.options.tests, length, name)
+        for length, depth in product(self.lengths, np.linspace(0, 1, self.options.depths).tolist()):
+            row = {**shared, "length": length, "depth": depth}
+            yield run.Cell(row, tests, length, f"{length:,} tokens at {depth:.0%}")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Test one cell, a length and depth, and return its row and the row of each test."""
-        depth = cell.row["depth"]
-        length = cell.row["length"]
-        judge = partial(answers.score_answer, read=READERS[self.protocol])
 
         def sample_case(index: int) -> cases.TextCase:
-            return cases.finish(self.draft(index, depth), self.writer, length, self.budget)
+            return cases.finish(self.draft(index, cell.row["depth"]), self.writer, cell.tokens, BUDGET)
 
-        outcome = self.ask(cell, sample_case, budget=self.budget, length=length, judge=judge)
+        outcome = self.ask(cell, sample_case, budget=BUDGET, judge=partial(answers.score_answer, read=self.read))
         return answers.summarize(outcome), outcome.records
 
     def title(self) -> str:

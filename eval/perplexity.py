@@ -6,7 +6,7 @@ At each context length the same documents are read in windows of that many token
 eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     probe-lab perplexity runs/cpu_demo
-    probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384
+    probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384
 
 `--protocol=whole-windows` is that of the released script of arXiv:2402.17463. It joins all documents, and averages the
@@ -33,16 +33,16 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import CellOptions, EvaluationSpec
+from eval.engine.command import CellOptions
 from eval.engine.methods import report_as_options
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import text_losses, whole_windows, windows
-from eval.engine.subject import SUBJECT, AnyIds, doublings
+from eval.engine.subject import SUBJECT, doublings
 from eval.engine.text import limits
 from eval.engine.texts import Document, hash_documents, load_documents
 from lab.core.command import start
 from lab.core.errors import ConfigError, DataError
-from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
+from lab.core.schema import LONGEST, Length, PathText, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids, special_ends
 
@@ -69,14 +69,12 @@ class PerplexityOptions(CellOptions):
     """Documents, sampled from those that are long enough; default: 10, or all of them if they are joined."""
     min_tokens: PairLength | None = None
     """Tokens of the shortest document that is taken; default: the longest of --lengths."""
-    tokens: Positive | None = None
-    """Tokens of each document that are read, from its beginning; default: all of them."""
     text: PathText | None = None
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; default: the run's held-out documents."""
 
     def rules(self) -> list[str]:
-        """Reject strides and cuts that contradict the lengths."""
+        """Reject strides above the lengths, and options of documents where all are joined."""
         errors = []
         lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
@@ -84,14 +82,10 @@ class PerplexityOptions(CellOptions):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             errors.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
-            for name in ("documents", "min_tokens", "tokens"):
+            for name in ("documents", "min_tokens"):
                 value = getattr(self, name)
                 if value is not None:
                     errors.append(f"{name}={value}: all documents are joined; leave it out")
-            return errors
-        least = self.min_tokens or max(lengths, default=1)
-        if self.tokens is not None and self.tokens < least:
-            errors.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
         return errors
 
 
@@ -100,9 +94,7 @@ class Perplexity(Measure):
 
     kind = "perplexity"
     options: PerplexityOptions
-    spec = EvaluationSpec(options=PerplexityOptions, excluded=("--plot",))
     named_by = (*SUBJECT, "protocol", "texts", "stride", "bos", "n", "length")
-    unit = "window"
     columns = (
         ("context", "length", ","),
         ("perplexity", "score", ".4f"),
@@ -123,40 +115,37 @@ class Perplexity(Measure):
         # The rules are checked again, with the defaults in place.
         with report_as_options():
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        before, _ = special_ends(self.subject.tokenizer)
+        self.before, _ = special_ends(self.subject.tokenizer)
         self.bos = None
-        if options.bos or (options.bos is None and options.protocol == "sliding-window" and before):
-            if not before:
-                raise ConfigError("--bos=true: the tokenizer begins no text with a token; leave it out")
-            self.bos = before[0]
+        if options.bos and not self.before:
+            raise ConfigError("--bos=true: the tokenizer begins no text with a token; leave it out")
+        if self.before and (options.bos or (options.bos is None and options.protocol == "sliding-window")):
+            self.bos = self.before[0]
         documents = load_documents(self.subject, options.text)
         self.n = len(documents)
         self.shorter = 0
-        if options.protocol == "whole-windows":
-            documents = self.join_documents(documents)
-        else:
-            documents = self.sample_documents(documents)
+        choose = self.join if options.protocol == "whole-windows" else self.sample_documents
+        documents = choose(documents)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        self.bytes_per_token = count_bytes_per_token(documents)
+        # Nothing predicts the first token of a document, which has no loss.
+        self.bytes_per_token = None
+        sizes = [n_bytes[1:] for _, n_bytes in documents if n_bytes is not None]
+        if len(sizes) == len(documents):
+            self.bytes_per_token = float(np.concatenate(sizes).mean())
 
-    def join_documents(self, documents: Sequence[Document]) -> list[Document]:
+    def join(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
-        parts = [np.empty(0, dtype=np.int64)]
-        sizes: list[AnyIds] = []
-        n_skipped = 0
-        for ids, n_bytes in documents:
-            parts.append(ids[n_skipped:])
-            if n_bytes is not None:
-                sizes.append(n_bytes[n_skipped:])
-            # Only the first document keeps the tokens that begin a text.
-            n_skipped = len(special_ends(self.subject.tokenizer)[0])
-        joined = np.concatenate(parts)
+        parts = list(documents[:1])
+        for ids, n_bytes in documents[1:]:
+            parts.append((ids[len(self.before) :], None if n_bytes is None else n_bytes[len(self.before) :]))
+        joined = np.concatenate([np.empty(0, dtype=np.int64), *[ids for ids, _ in parts]])
         least = self.contexts[-1] + self.stride + 1
         if len(joined) < least:
             rule = f"whole windows of it need {least} tokens, and all documents together have {len(joined)}"
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
-        return [(joined, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
+        sizes = [n_bytes for _, n_bytes in parts if n_bytes is not None]
+        return [(joined, np.concatenate(sizes) if len(sizes) == len(parts) else None)]
 
     def sample_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Sample documents that are long enough, in their order. Reject too few of them."""
@@ -171,13 +160,7 @@ class Perplexity(Measure):
             raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {fix}")
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
         self.shorter = len(documents) - len(long_enough)
-        sampled: list[Document] = []
-        for number in np.sort(order[: self.n]):
-            ids, n_bytes = long_enough[number]
-            if n_bytes is not None:
-                n_bytes = n_bytes[: options.tokens]
-            sampled.append((ids[: options.tokens], n_bytes))
-        return sampled
+        return [long_enough[number] for number in np.sort(order[: self.n])]
 
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
@@ -200,7 +183,7 @@ class Perplexity(Measure):
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
-        context = cell.row["length"]
+        context = cell.tokens
         started = time.perf_counter()
         losses = text_losses(
             self.subject.losses,
@@ -211,39 +194,21 @@ class Perplexity(Measure):
             done=self.bar.update,
         )
         low, high = losses.limits or (None, None)
-        bits_per_byte = None
-        if self.bytes_per_token is not None:
-            bits_per_byte = losses.loss / math.log(2) / self.bytes_per_token
         row = {
             "score": losses.perplexity,
             "low": low,
             "high": high,
             "confidence": CONFIDENCE,
             "loss": losses.loss,
-            "bits_per_byte": bits_per_byte,
+            "bits_per_byte": self.bytes_per_token and losses.loss / math.log(2) / self.bytes_per_token,
             "scored_tokens": int(losses.tokens.sum()),
             "seconds": round(time.perf_counter() - started, 3),
         }
-        records = []
-        for number, (nll, tokens) in enumerate(zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)):
-            records.append({"test": number, "nll": nll, "tokens": tokens})
-        return row, records
+        numbers = enumerate(zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True))
+        return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in numbers]
 
     def title(self) -> str:
         return f"{super().title()}; {self.n} documents, {self.options.text or 'held out'}, stride {self.stride}"
-
-
-def count_bytes_per_token(documents: Sequence[Document]) -> float | None:
-    """Return the mean number of bytes of the scored tokens; None if those of a document are not known."""
-    total = 0
-    n_tokens = 0
-    for ids, n_bytes in documents:
-        if n_bytes is None:
-            return None
-        # Nothing predicts the first token of a document, which has no loss.
-        total += int(n_bytes[1:].sum())
-        n_tokens += len(ids) - 1
-    return total / n_tokens
 
 
 main = Perplexity.main

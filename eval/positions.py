@@ -29,7 +29,7 @@ Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -38,11 +38,10 @@ from annotated_types import Ge, Le
 
 from eval.engine import command
 from eval.engine.lengths import natural_lengths
-from eval.engine.matrix import compute_cells, format_matrix, format_position, list_values
 from eval.engine.text import Result, to_text
 from lab import skip
 from lab.core import chart, schema
-from lab.core.arguments import parse_method, read_options, settings_lines
+from lab.core.arguments import parse_method, read_options, settings_lines, split_options
 from lab.core.command import NOTHING_WRITTEN, start
 from lab.core.errors import ConfigError, look_up
 from lab.core.types import FloatArray, IntArray, Row
@@ -51,6 +50,7 @@ from lab.data.selecting import split_sentences
 from lab.positions import DISTANCE_METHODS, Distance
 from lab.skip import Skip
 
+WHOLE = 40  # tokens of the longest matrix that is printed
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 
 
@@ -82,8 +82,11 @@ METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **skip.SKIP_METHODS}
 
 def show_method(request: command.Request) -> Result:
     """Show a method's matrix, or statistics of a skip method's ids."""
-    config, options = parse_options(request)
-    is_skip = isinstance(options, SkipOptions)
+    named = parse_method(str(request.model), "METHOD")
+    kind = look_up(METHODS, named.pop("method"), "METHOD")
+    is_skip = kind in skip.SKIP_METHODS.values()
+    options, parameters = split_options(SkipOptions if is_skip else MatrixOptions, {**named, **request.options})
+    config = read_options(kind, parameters)
     length = options.n_tokens if is_skip else options.length
     errors = [f"--{error}" for error in config.length_errors(length)]
     if is_skip and request.plots:
@@ -95,40 +98,12 @@ def show_method(request: command.Request) -> Result:
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
-def parse_options(request: command.Request) -> tuple[Any, Any]:
-    """Build the method and the command's options for it; errors name options as they are written."""
-    named = parse_method(str(request.model), "METHOD")
-    method = named.pop("method")
-    parameters = {**named, **request.options}
-    config_class = look_up(METHODS, method, "METHOD")
-    options_class: type[Any] = SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
-    options = {}
-    for item in fields(options_class):
-        if item.name in parameters:
-            options[item.name] = parameters.pop(item.name)
-    try:
-        config = read_options(config_class, parameters)
-    except ConfigError as error:
-        # Raise the errors of both together.
-        read_options(options_class, options, error.errors)
-    return config, read_options(options_class, options)
-
-
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
-    """Show a distance method's matrix."""
+    """Show a distance method's matrix, and what is in it."""
     length = options.length
     held = list_values(distance, length)
-    parameters = resolved(distance)
-    method = distance.method
-    for name, value in parameters.items():
-        method += f" --{name}={json.dumps(value)}"
-    lines = {
-        "method": method,
-        "length": f"{length} tokens",
-        "largest relative position": format_position(held[-1]),
-        "distinct": str(len(held)),
-    }
-    facts = "\n".join([f"{name:<27}{text}" for name, text in lines.items()])
+    # Parameters that are off are omitted.
+    parameters = {name: value for name, value in asdict(distance).items() if value is not None and name != "method"}
     row = {
         "metric": "relative_positions",
         "method": distance.method,
@@ -137,12 +112,51 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
         "largest": float(held[-1]),
         "distinct": len(held),
     }
-    return f"{format_matrix(distance, length)}\n\n{facts}", [row]
+    words = " ".join([distance.method, *[f"--{name}={json.dumps(value)}" for name, value in parameters.items()]])
+    facts = f"{length} tokens, {len(held)} relative positions, the largest {format_position(held[-1])}"
+    return f"{format_matrix(distance, length)}\n\n{words}\n{facts}", [row]
 
 
-def resolved(config: Any) -> Row:
-    """Return a method's parameters, without those that are off."""
-    return {name: value for name, value in asdict(config).items() if value is not None and name != "method"}
+def compute_cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
+    """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
+    # torch takes a second to import, which skip methods and errors do not need.
+    import torch
+
+    rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
+    return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
+
+
+def list_values(distance: Distance, length: int) -> FloatArray:
+    """List the relative positions that the matrix contains, sorted, each once."""
+    positions = np.arange(length)
+    # The first column and the last row contain them all. A method that depends on the distance alone has every
+    # distance in the last row. Self-Extend and Dual Chunk Attention count from the beginning, as the first column does.
+    held = compute_cells(distance, positions, positions[:1]), compute_cells(distance, positions[-1:], positions)
+    distinct = np.unique(np.append(*held))
+    return distinct[~np.isnan(distinct)]
+
+
+def format_position(value: float) -> str:
+    """Write a position with the fewest decimals it needs.
+
+    Example:
+        >>> format_position(6.0), format_position(5.5), format_position(1 / 3)
+        ('6', '5.5', '0.333')
+    """
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def format_matrix(distance: Distance, length: int) -> str:
+    """Format the matrix, `.` above the diagonal; that of a long text is only plotted."""
+    if length > WHOLE:
+        return f"a matrix of more than {WHOLE} tokens is not printed; --plot plots it"
+    positions = np.arange(length)
+    rows = []
+    for cells in compute_cells(distance, positions, positions):
+        rows.append(["." if np.isnan(cell) else format_position(cell) for cell in cells])
+    width = np.char.str_len(rows).max()
+    lines = [" ".join(np.char.rjust(row, width)) for row in rows]
+    return "\n".join(lines)
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
@@ -188,11 +202,8 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     for name, ids in texts.items():
         row, shares = measure(ids, target_len)
         rows.append({"metric": "skip_ids", "name": name, **row})
-        line = {"ids": name, **row}
-        for quarter in (1, 2, 3):
-            i = quarter * target_len // 4
-            line[f"f({i}) / f(0)"] = f"{100 * shares[i]:.3g}%"
-        table.append(line)
+        at = [quarter * target_len // 4 for quarter in (1, 2, 3)]
+        table.append({"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in at}})
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"
@@ -219,17 +230,15 @@ def sample_ids(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
 def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:
     """Measure samples one by one: the means of their distances and of all runs, and f(i) / f(0), (target_len,)."""
     counts = PositionCounts(target_len)
-    distances = []
-    runs = []
-    largest = 0
+    distances, runs, last = [], [], []
     for ids in drawn:
         counts.add_positions(ids, np.zeros_like(ids), mask="causal")
         distances.append(skip.mean_distance(ids))
         runs.append(skip.run_lengths(ids))
-        largest = max(largest, int(ids[-1]))  # ids rise
+        last.append(int(ids[-1]))  # ids rise
     f = counts.frequency()
     mean_run_length = float(np.concatenate(runs).mean())
-    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": mean_run_length, "largest": largest}
+    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": mean_run_length, "largest": max(last)}
     return row, f / f[0]
 
 

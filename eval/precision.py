@@ -35,6 +35,7 @@ whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing bu
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -87,12 +88,10 @@ class Precision(texts.OnTexts):
 
     kind = "precision"
     options: PrecisionOptions
-    spec = command.EvaluationSpec(options=PrecisionOptions, excluded=("--plot",))
 
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and reject methods that a shift changes in exact arithmetic."""
-        options = self.options
-        model = self.subject.model
+        options, model = self.options, self.subject.model
         window = model.train_len
         self.n_tokens = options.length or min(window, 512)
         # Section 2.2 measures D_logit from 64 to 8192 tokens.
@@ -110,45 +109,40 @@ class Precision(texts.OnTexts):
         """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""
         trained = self.subject.model.decoder
         reference = self.options.reference
-        arithmetics = ARITHMETICS.copy()
-        if not self.options.whole_model:
-            del arithmetics["bf16_model"]
+        arithmetics = list(ARITHMETICS)[: 2 + self.options.whole_model]
         decoders = {"trained": trained, "random": subject.build_random(trained, self.options.seed)}
-        total = len(decoders) * len(arithmetics) * len(self.texts)
-        with Bar(total=total, desc="precision", unit="text") as bar:
-            for (weights, decoder), (name, arithmetic) in product(decoders.items(), arithmetics.items()):
-                profiles = []
-                logits = np.empty((len(self.texts), len(self.lengths)))
+        with Bar(total=2 * len(arithmetics) * len(self.texts), desc="precision", unit="text") as bar:
+            for (weights, decoder), name in product(decoders.items(), arithmetics):
+                arithmetic = ARITHMETICS[name]
                 used = subject.to_bfloat16(decoder) if arithmetic.whole else decoder
+                profiles, logits = [], []
                 # One text at a time: the logits of a shift take memory that grows with the square of the length.
-                for text, differences in zip(self.texts[:, None], logits, strict=True):
+                for text in self.texts[:, None]:
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
-                    for column, length in enumerate(self.lengths):
-                        gap = first_logit_difference(used, text[:, :length], 0, arithmetic, reference)
-                        differences[column] = gap.item()
+                    first = partial(first_logit_difference, used, shift=0, arithmetic=arithmetic, reference=reference)
+                    logits.append([first(text[:, :length]).item() for length in self.lengths])
                     bar.update()
                 pair = {"weights": weights, "arithmetic": name, "reference": reference}
-                for row in self.build_rows(pair, torch.cat(profiles).cpu().numpy(), logits):
-                    yield {**self.origin, **row}
+                yield from self.build_rows(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
 
     def build_rows(self, pair: Row, by_token: FloatArray, by_length: FloatArray) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
-        profiles = by_token.mean(0)
-        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
+        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, by_token.mean(0), strict=True):
+            about = {**self.origin, "metric": "D", **pair, "shift": shift, "tokens": self.n_tokens}
             first = None
             if profile.any():
                 first = float(profile[0] / profile.sum())
-            about = {**pair, "shift": shift, "tokens": self.n_tokens}
-            yield {"metric": "D", **about, **summarize_texts(values), "first_token_frac": first}
+            yield {**about, **summarize_texts(values), "first_token_frac": first}
         for length, values in zip(self.lengths, by_length.T, strict=True):
-            yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summarize_texts(values)}
+            about = {**self.origin, "metric": "D_logit", **pair, "shift": 0, "tokens": length}
+            yield {**about, **summarize_texts(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         second = f"D_logit (Eq. 5): shift 0 against {self.options.reference}"
-        by_shift, by_length = format_curves(rows, "D", "shift"), format_curves(rows, "D_logit", "tokens")
-        return f"{head}\n{by_shift}\n\n{second}\n{by_length}"
+        tables = format_curves(rows, "D", "shift"), format_curves(rows, "D_logit", "tokens")
+        return f"{head}\n{tables[0]}\n\n{second}\n{tables[1]}"
 
 
 def format_curves(rows: Sequence[Row], metric: str, index: str) -> str:
@@ -183,8 +177,7 @@ def key_differences(
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, len(shifts), n_tokens, dtype=torch.float64, device=tokens.device)
-    for inputs in shift_inputs(decoder, tokens, [reference, *shifts], arithmetic):
-        first, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
+    for first, *others in shift_logits(decoder, tokens, [reference, *shifts], arithmetic):
         for part in first.blocks(most):
             weights = first.block(part).softmax(-1)
             for number, other in enumerate(others):
@@ -202,42 +195,41 @@ def first_logit_difference(
     """Compute D_logit of a shift against a reference: int64 (B, T) -> float64 (B,)."""
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
-    for inputs in shift_inputs(decoder, tokens, [reference, shift], arithmetic):
-        a, b = [LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs]
+    for layers in shift_logits(decoder, tokens, [reference, shift], arithmetic):
+        a, b = [logits.block(slice(0, n_tokens), slice(0, 1)) for logits in layers]
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
 
 
-def shift_inputs(
+def shift_logits(
     decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
-) -> Iterator[Sequence[LayerInputs]]:
-    """Yield for each layer its inputs at every shift: of forward passes of their own, or of one that is not shifted."""
+) -> Iterator[list[LayerLogits]]:
+    """Yield each layer's logits at every shift: of forward passes of their own, or of one that is not shifted."""
+    layers: Iterator[Sequence[LayerInputs]]
     if arithmetic.whole:
         # The passes advance layer by layer together, so that the inputs of one layer alone are in memory.
-        passes = [layer_inputs(decoder, tokens, shift=shift) for shift in shifts]
-        yield from zip(*passes, strict=True)
-        return
-    for inputs in layer_inputs(decoder, tokens):
-        yield [inputs.shifted(shift) for shift in shifts]
+        layers = zip(*[layer_inputs(decoder, tokens, shift=shift) for shift in shifts], strict=True)
+    else:
+        layers = ([layer.shifted(shift) for shift in shifts] for layer in layer_inputs(decoder, tokens))
+    for inputs in layers:
+        yield [LayerLogits(one, arithmetic.rounding) for one in inputs]
 
 
 def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[int]) -> bool:
     """Return whether a shift changes attention in exact arithmetic too, where D would measure the position method."""
     # All pairs of 256 positions decide whether a method depends on distances alone.
     ids = torch.linspace(0, n_tokens - 1, min(n_tokens, 256)).round().long()
-    distance = decoder.distance
-    layer = decoder.cfg.n_layers - 1
-    two = torch.zeros(1, 2, dtype=torch.long, device=decoder.embedding.weight.device)
-    if not any(inputs.layout.frequencies.inv_freq.any() for inputs in layer_inputs(decoder, two)):
-        return True  # a model that rotates nothing, or whose rotation the lab cannot compute
+    distance, frequencies = decoder.distance, decoder.frequencies
 
     def visible_inputs(shift: int) -> Tensor:
         # Everything that attention takes from positions. For hidden keys `rel_pos` is not specified.
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)
-        factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
-        return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)
+        factors = [distance.logit_factor(ids + shift), frequencies.logit_factor(ids + shift, decoder.cfg.n_layers - 1)]
+        return torch.column_stack([rel_pos, *factors])
 
-    return any(not torch.equal(visible_inputs(shift), visible_inputs(0)) for shift in shifts)
+    first = visible_inputs(0)
+    # A model has no frequency if it rotates nothing, or if the lab cannot compute its rotation.
+    return not frequencies.inv_freq.any() or any(not torch.equal(visible_inputs(shift), first) for shift in shifts)
 
 
 main = Precision.main

@@ -40,8 +40,6 @@ from lab.core.command import start
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.config import ProbeConfig
-from lab.probe.limits import LengthResult
-from lab.probe.reach import to_curve
 from lab.results import statistics
 
 BASE = "rope"  # the method that others are compared with
@@ -85,15 +83,15 @@ class ByLength(needles.NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and store the records that training's probe writes."""
-        self.curve: list[LengthResult] = []
+        results = []
         with self.counting() as bar:
             finished = self.open_needles()
             for result in self.probe.run(self.subject, worker=finished):
-                self.curve.append(result)
+                results.append(result)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts
-        rows = [self.probe.record(result, subject, counts) for result in self.curve]
-        return finished.add([*rows, self.probe.summarize(self.curve, subject, counts)])
+        rows = [self.probe.record(result, subject, counts) for result in results]
+        return finished.add([*rows, self.probe.summarize(results, subject, counts)])
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length."""
@@ -103,16 +101,13 @@ class ByLength(needles.NeedleMeasure):
         return f"{table}\n{needles.format_effective_length(summary)}\n{protocol}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Plot the curve with its limits and monotone fit, and the effective length."""
+        """Plot the curve with its limits, and the effective length."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         rules.append(chart.Rule("y", summary["threshold"], f"threshold {summary['threshold']:g}"))
         if length := summary["effective_length"]:
             rules.append(chart.Rule("x", length, f"effective length {length:,}"))
-        points = [{**row, "curve": "tests passed"} for row in curve]
-        for row, score in zip(curve, to_curve(self.curve).fit(), strict=True):
-            points.append({"length": row["length"], "score": score, "curve": "monotone fit"})
-        return self.length_shares(points, "curve", "share of tests passed", title=self.title(), rules=rules)
+        return self.length_shares(curve, None, "share of tests passed", title=self.title(), rules=rules)
 
 
 class ByMethod(needles.NeedleMeasure):

@@ -10,7 +10,7 @@ find none are told apart too. Targets without evidence have a line of their own,
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
     probe-lab recall runs/cpu_demo --targets=1000
-    probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
+    probe-lab recall models/Llama-3.1-8B --text=books/ --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
 document alone, is omitted. So a text needs two documents, as files of a folder or lines of a .jsonl file.
@@ -26,15 +26,13 @@ import numpy as np
 
 from eval.engine import command, texts
 from eval.engine.text import columns_text, limits
-from lab.core.arguments import parse_method
 from lab.core.chart import Axis, plot_lines
 from lab.core.command import Bar, start
-from lab.core.errors import ConfigError, DataError, look_up
-from lab.core.schema import PathText, Tests, validated
+from lab.core.errors import DataError
+from lab.core.schema import PathText, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.data.tokenizer import check_ids
-from lab.evidence import EVIDENCE_METHODS
-from lab.evidence.methods import Evidence, Repeat
+from lab.evidence.methods import Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 
 
@@ -44,8 +42,6 @@ class RecallOptions(command.SampledOptions):
 
     targets: Tests = 300
     """Targets of each bin, at most."""
-    evidence: str | None = None
-    """What counts as evidence, NAME or NAME:parameter=value,...; default: the run's own, or repeat."""
     text: PathText | None = None
     """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
     one in each line; default: the run's held-out documents."""
@@ -56,7 +52,6 @@ class Recall(texts.OnTexts):
 
     kind = "recall"
     options: RecallOptions
-    spec = command.EvaluationSpec(options=RecallOptions)
     columns = (
         ("distance", lambda row: f"{row['distance']:,}-{row['last']:,}", ""),
         ("targets", "n", ","),
@@ -77,9 +72,7 @@ class Recall(texts.OnTexts):
         """
         options, model = self.options, self.subject.model
         window = model.train_len
-        self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
-        if options.evidence is not None:
-            self.evidence = read_evidence(options.evidence)
+        self.evidence = model.experiment.evidence if model.experiment else Repeat()
         documents = texts.load_documents(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
@@ -144,22 +137,6 @@ class Recall(texts.OnTexts):
             title=self.title().replace("; ", "\n"),
             limits=True,
         )
-
-
-def read_evidence(word: str) -> Evidence:
-    """Build the evidence method that a word names.
-
-    Raises: ConfigError.
-    Example:
-        >>> read_evidence("repeat:tokens=4")
-        Repeat(method='repeat', tokens=4)
-    """
-    settings = parse_method(word, "--evidence")
-    kind = look_up(EVIDENCE_METHODS, settings["method"], "--evidence")
-    try:
-        return validated(kind, settings)
-    except ConfigError as error:
-        raise ConfigError(*[f"--evidence.{message}" for message in error.errors]) from error
 
 
 main = Recall.main

@@ -167,7 +167,7 @@ def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(m
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (out / "plugins").iterdir()} == {method.name, corpus.name}
     for folder, rows, name in ((run, run / "eval", "partial_pi(factor=4,train_len=12)"), (out, tmp_path / "r", "rope")):
-        words = ["-m", "eval.perplexity", str(folder), "--lengths=32", "--documents=4", "--tokens=64", "-o", str(rows)]
+        words = ["-m", "eval.perplexity", str(folder), "--lengths=32", "--documents=4", "-o", str(rows)]
         done = python(*words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"{folder / 'plugins' / method.name}: is code that {folder}" in done.stderr

@@ -62,19 +62,11 @@ def score_answer(drawn: TextCase, answer: str, read: Read = first_digits) -> Row
     return {"expected": expected, "answer": answer, "passed": expected in read(answer), **drawn.facts}
 
 
-def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_digits) -> int:
-    """Count the tokens that are left for the answer: the default, or the longest of a sample of answers.
-
-    Raises: DataError for a tokenizer that does not read a number back whole.
-    """
-    # The longest of a sample: the number of tokens of a number depends on its digits.
+def check_numbers(writer: Writer, digits: int, read: Read = first_digits) -> None:
+    """Reject a tokenizer that does not read numbers back whole, with a DataError."""
     rng = np.random.default_rng(0)
-    budget = default
     for _ in range(SAMPLE_NUMBERS):
-        number = sample_number(rng, digits)
-        writer.check_spelling([number], lambda text, expected: float(expected[0] in read(text)))
-        budget = max(budget, len(writer.spell([number])))
-    return budget
+        writer.check_spelling([sample_number(rng, digits)], lambda text, expected: float(expected[0] in read(text)))
 
 
 def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int]) -> list[int]:
@@ -119,17 +111,16 @@ class FinishedTests(Worker):
 
     def add(self, rows: Iterable[Row]) -> list[Row]:
         """Store rows of lengths or distances, each with the name of its tests, and return them."""
-        named = []
-        for row in rows:
-            named.append({**row, "cell": self.cell(row[self.by])} if self.by in row else row)
+        named = list(rows)
+        for row in named:
+            if self.by in row:
+                row["cell"] = self.cell(row[self.by])
         self.store.add(named)
         return named
 
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
-        tests = {}
-        for test, row in self.store.tests[self.cell(value)].items():
-            tests[int(str(test))] = {name: field for name, field in row.items() if name != "cell"}
+        tests = self.store.tests[self.cell(value)]
         self.bar.count_finished(sum(test < self.n_tests for test in tests))
         return tests
 

@@ -29,24 +29,6 @@ NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. The
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The index of a test and its maximum length.
-
-    Units: `length` and `budget`, the room for the answer, in tokens.
-    """
-
-    length: int
-    budget: int
-    seed: int
-    index: int
-    rng: np.random.Generator
-
-    @property
-    def room(self) -> int:
-        return self.length - self.budget
-
-
-@dataclass(frozen=True)
 class Draft:
     """A case before the length of its haystack is chosen.
 
@@ -100,23 +82,19 @@ class Writer:
         # A template may write the first token itself; a second one would be a prompt that no model was trained on.
         begins = self.begins and not (self.bos and whole.startswith(self.bos))
         encoding = self.tokenizer.encode(whole, add_special_tokens=begins)
-        ids: list[int] = encoding.ids
         # Tokens that end a document would tell the model that the prompt is over.
-        end = len(ids)
-        while end and encoding.special_tokens_mask[end - 1]:
-            end -= 1
-        return ids[:end]
+        end = np.flatnonzero(np.equal(encoding.special_tokens_mask, 0))
+        return list(encoding.ids[: end.max(initial=-1) + 1])
 
     def apply_template(self, text: str) -> str:
         """Write the questions between the marks as the chat asks them; a text begins once."""
         whole, *parts = text.split(ASK)
-        for number, part in enumerate(parts):
+        bos = ""
+        for part in parts:
             question, _, after = part.partition(ANSWER)
-            asked = self.ask(question)
             # The template begins every question with the first token, which belongs to the first question only.
-            if number:
-                asked = asked.removeprefix(self.bos or "")
-            whole += asked + after
+            whole += self.ask(question).removeprefix(bos) + after
+            bos = self.bos or ""
         return whole
 
     def count(self, text: str) -> int:
@@ -171,17 +149,16 @@ class ChatOptions(CellOptions):
         template = self.template(subject)
         if template is None:
             return Writer(subject.tokenizer)
-        if subject.model.experiment is not None or subject.model.home is None:
+        home = subject.model.home
+        if subject.model.experiment is not None or home is None:
             return Writer(subject.tokenizer, build_asker(template))
-        tokens = special_texts(subject.model.home)
-        begins = self.chat_template is not None
-        known = subject.tokenizer.get_vocab().keys()
-        for text in sorted(declared_tokens(subject.model.home) - known):
+        tokens = special_texts(home)
+        for text in sorted(declared_tokens(home) - subject.tokenizer.get_vocab().keys()):
             if text in "".join(frame_question(template, tokens)):
                 rule = f"chat template: writes {text}, which is not a token of tokenizer.json"
                 fix = "save the folder again by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
                 raise ConfigError(f"{rule}; {fix}")
-        ask = build_asker(template, tokens)
+        ask, begins = build_asker(template, tokens), self.chat_template is not None
         return Writer(subject.tokenizer, ask, special=True, begins=begins, bos=tokens.get("bos_token"))
 
 
@@ -200,8 +177,8 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
 
     Raises: DataError if the source is used up.
     """
-    # The search asks for some sizes again, and encoding is what it spends its time on.
     room = length - budget
+    # The search asks for some sizes again, and encoding is what it spends its time on.
     count = cache(lambda n: writer.count(draft.compose(n)))
     units = fit_units(count, room, draft.least, draft.most)
     prompt = draft.compose(units)

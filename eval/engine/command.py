@@ -6,7 +6,6 @@ Shared are -o FOLDER, --plot, --json, --distance and --frequency. MODEL and RUN 
 
 import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +112,8 @@ def run_evaluation(spec: EvaluationSpec, measure: Callable[[Request], Result], a
     def work(args: Arguments) -> int:
         launch.check_copies(f"start one with probe-lab {spec.name}")
         results: list[Result] = []
-        with printing_to_stderr() if args.options.json else contextlib.nullcontext():
+        # stdout contains only results where they are one JSON object.
+        with contextlib.redirect_stdout(sys.stderr) if args.options.json else contextlib.nullcontext():
             for request in read_requests(args, spec):
                 results.append(measure(request))
                 if not args.options.json:
@@ -125,21 +125,6 @@ def run_evaluation(spec: EvaluationSpec, measure: Callable[[Request], Result], a
     if spec.missing == MODEL:
         spec = dataclasses.replace(spec, description=f"{spec.description}{MODELS}")
     return command.run(spec, work, arguments)
-
-
-@contextlib.contextmanager
-def printing_to_stderr() -> Iterator[None]:
-    """Send the output of this process and its children to stderr, so that stdout contains only results."""
-    sys.stdout.flush()  # text that is buffered belongs to the old stdout
-    # Descriptor 1 is replaced too, because child processes inherit it and know nothing of sys.stdout.
-    stdout = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
 
 
 def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
 
-from eval.engine import answers, command, run
+from eval.engine import answers, run
 from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
@@ -141,7 +141,7 @@ class NeedleMeasure(run.Measure):
 
     kind = "probe"
     options: ProbeOptions
-    spec = command.EvaluationSpec(options=ProbeOptions, several=True)
+    several = True
     named_by = (
         *("metric", "length", "n", "tests", "required", "threshold", "first_length", "last_length"),
         *("from_depth", "third", "depths", "compared_as", "train_len", "assumed_len"),
@@ -194,7 +194,7 @@ class NeedleMeasure(run.Measure):
         self.bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return self.bar
 
-    def length_shares(self, rows: Sequence[Row], series: str, y_title: str, **options: Any) -> Any:
+    def length_shares(self, rows: Sequence[Row], series: str | None, y_title: str, **options: Any) -> Any:
         """Plot shares of tests with their limits over length."""
         y = Axis("score", y_title, limits=(0, 1), percent=True)
         return plot_lines(rows, Axis("length", X_TITLE), y, series, limits=True, **options)

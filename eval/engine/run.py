@@ -9,7 +9,6 @@ The file's docstring is the help text. It declares its options and a subclass of
     class Passkey(Measure):
         kind = "passkey"                         the command's name, and that of its files
         options: PasskeyOptions
-        spec = EvaluationSpec(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
 
         def prepare(self): ...                   read texts, choose lengths, reject what cannot be measured
@@ -18,7 +17,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         def rows(self): ...                      in place of these, yield all rows
         def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
-        def chart(self, rows): ...               the picture, made by lab.core.chart
+        def chart(self, rows): ...               the picture, made by lab.core.chart; --plot is rejected without it
 
     main = Passkey.main
 
@@ -36,9 +35,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
@@ -66,11 +65,11 @@ class Measure:
     """A measure of one model, as the module's docstring explains."""
 
     kind: ClassVar[str]
-    spec: ClassVar[command.EvaluationSpec]
     named_by: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Sequence[Column]] = ()
-    unit: ClassVar[str] = "test"
     stopped: ClassVar[str] = CONTINUES
+    several: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
     options: Any
     bar: Any
 
@@ -84,8 +83,15 @@ class Measure:
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
         """Measure what a command line asks for, and return the exit status."""
-        text = sys.modules[cls.__module__].__doc__
-        spec = replace(cls.spec, name=cls.kind, description=text, stopped=cls.stopped)
+        spec = command.EvaluationSpec(
+            name=cls.kind,
+            description=sys.modules[cls.__module__].__doc__,
+            options=get_type_hints(cls)["options"],
+            excluded=("--plot",) if cls.chart is Measure.chart else (),
+            stopped=cls.stopped,
+            several=cls.several,
+            replaces=cls.replaces,
+        )
         return command.run_evaluation(
             spec, lambda request: cls.select_measure(request)(request, open_subject(request)).run(), arguments
         )
@@ -116,7 +122,7 @@ class Measure:
         # Cells whose rows are known are not limited: they may come from a machine with more memory.
         missing = [cell.tokens for cell in cells if store.find(cell.row) is None]
         check_lengths({"lengths": max(missing, default=0)}, self.subject)
-        with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
+        with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit="test") as self.bar:
             for cell in cells:
                 self.bar.name(cell.name)
                 row = store.find(cell.row)
@@ -171,14 +177,13 @@ class Measure:
         case: Callable[[int], cases.TextCase],
         *,
         budget: int,
-        length: int,
         judge: Callable[[cases.TextCase, str], Row] = score_answer,
     ) -> Outcome:
         """Put a cell's tests to the model, but for those that a stopped call has finished; return all by number.
 
         Seconds are those of the tests run now, scaled up to all of them.
 
-        Units: `budget`, of the answer, and `length`, of the longest test with it, in tokens.
+        Units: `budget`, of the answer, in tokens.
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
@@ -200,7 +205,7 @@ class Measure:
             subject.stop_id,
             sample_cases(),
             budget=budget,
-            rows=self.options.rows(length),
+            rows=self.options.rows(cell.tokens),
         )
         for batch in batches:
             fresh = []

@@ -146,12 +146,9 @@ def identify_weights(place: Path) -> str:
     """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return resolve_path(place).name[:16]
-    listed = ""
     # Hashing the weights would read gigabytes at every start.
-    for path in sorted(resolve_path(place).glob("*.safetensors")):
-        stat = path.stat()
-        listed += f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n"
-    return short_hash(listed, 16)
+    files = [(path.name, path.stat()) for path in sorted(resolve_path(place).glob("*.safetensors"))]
+    return short_hash("".join([f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files]), 16)
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

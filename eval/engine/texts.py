@@ -39,21 +39,18 @@ def read_text(
     Raises: ConfigError for another text of a Hugging Face folder without a file; DataError for a file that cannot be
         read.
     """
-    experiment = subject.model.experiment
+    model = subject.model
     if path is not None:
         return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
-    if experiment is None and option == "--haystack":
+    if model.experiment is None:
+        if option != "--haystack":
+            raise ConfigError(f"{option}: {NO_CORPUS}")
         show("haystack: text that the lab generates; --haystack=FILE hides the numbers in another one", error=True)
         # Its tokens are words, which are several tokens of the model.
-        return write_filler(Synthetic(), max(50_000, subject.model.train_len)), None
-    if experiment is None:
-        raise ConfigError(f"{option}: {NO_CORPUS}")
-    source = run = None
-    if haystack is not None:
-        source = f"probe.haystack={haystack}"
-    if haystack == experiment.probe_section.haystack:
-        run = subject.model.home
-    return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
+        return write_filler(Synthetic(), max(50_000, model.train_len)), None
+    run = model.home if haystack == model.experiment.probe_section.haystack else None
+    source = haystack and f"probe.haystack={haystack}"
+    return load_haystack(haystack, model.experiment.data, subject.tokenizer, run), source
 
 
 def load_documents(subject: Subject, text: str | None) -> list[Document]:
@@ -71,20 +68,19 @@ def load_documents(subject: Subject, text: str | None) -> list[Document]:
         n_bytes = repeat(None) if store.bytes is None else store.bytes.documents()
         return list(zip(store.documents(), n_bytes))
     before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
-    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
     documents: list[Document] = []
-    for content in texts:
+    for content in Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False):
         ids, spans = next(encode_texts(subject.tokenizer, [content], with_spans=True))
         assert spans is not None, "they are asked for"
-        sizes = count_bytes(spans, content)
-        documents.append((np.concatenate([before, ids]), np.concatenate([np.zeros_like(before), sizes])))
+        sizes = np.append(np.zeros_like(before), count_bytes(spans, content))
+        documents.append((np.append(before, ids), sizes))
     return documents
 
 
 def hash_documents(documents: Sequence[IntArray]) -> str:
     # Each length precedes its tokens: without it, documents cut elsewhere would have the same hash.
-    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+    parts = [np.append(len(ids), ids).astype("<i8") for ids in documents]
+    return hashlib.sha256(np.concatenate(parts).tobytes()).hexdigest()[:16]
 
 
 def sample_texts(
@@ -113,10 +109,8 @@ def sample_texts(
     # The first token of a piece is the tokenizer's own and takes the place of one token of the text.
     pieces = len(ids) // size
     if pieces < texts:
-        raise DataError(
-            f"{option}={texts}: {name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens; "
-            "lower it, shorten the texts or give a longer --text"
-        )
+        have = f"{name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens"
+        raise DataError(f"{option}={texts}: {have}; lower it, shorten the texts or give a longer --text")
     # A permutation, so that more texts of the same seed begin with those of fewer.
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
     rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
@@ -141,12 +135,9 @@ class OnTexts(run.Measure):
         Shapes: int64 (texts, n_tokens).
         Raises: LabError.
         """
-        options = self.options
-        subject = self.subject
-        text, name = read_text(subject, options.text)
+        options, subject = self.options, self.subject
         pieces = sample_texts(
-            text,
-            name,
+            *read_text(subject, options.text),
             subject.tokenizer,
             n_tokens=n_tokens,
             texts=options.texts,

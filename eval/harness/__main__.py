@@ -41,7 +41,7 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine import cases, command, run
+from eval.engine import cases, run
 from eval.engine.text import Column, columns_text, limits, to_jsonable
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.core import schema
@@ -78,7 +78,6 @@ class Harness(run.Measure):
 
     kind = "harness"
     options: HarnessOptions
-    spec = command.EvaluationSpec(options=HarnessOptions, excluded=("--plot",))
     named_by = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
     def prepare(self) -> None:

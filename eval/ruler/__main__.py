@@ -14,25 +14,24 @@ Without --squad or --hotpotqa the task that reads the file is not run. Without a
 place, as fewer words do without --words. The results name it under `standins`. Such scores are not those of other
 people. Prints a table, and writes to eval/ of the run folder (results/ruler-NAME for a Hugging Face folder), or FOLDER.
 ruler-NAME-HASH.jsonl gets a line for each test, with its expected and actual answer, and for each task and length. A
-second call continues from there. ruler_summary.json comes last.
+second call continues from there.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pandas as pd
 
-from eval.engine.cases import ChatOptions, Turn
-from eval.engine.command import EvaluationSpec
+from eval.engine.cases import ChatOptions, TextCase
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.engine.text import to_text
-from eval.ruler.sources import STANDIN, name_source, read_sources
+from eval.ruler.sources import STANDIN, Turn, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, wilson_interval
 from lab.core.command import Bar, show, start
 from lab.core.errors import suggest
-from lab.core.files import write_json
 from lab.core.schema import Length, PathText, Tests
 from lab.core.types import Row
 from lab.loading import newest_checkpoints
@@ -65,22 +64,19 @@ class RulerOptions(ChatOptions):
 
     def rules(self) -> list[str]:
         """Reject tasks that do not exist, and those named without their file."""
-        unknown = [name for name in self.tasks or () if name not in TASKS]
-        errors = [f"tasks={name}: no such task; {suggest(name, TASKS)}" for name in unknown]
-        for name, option in self.without_file.items():
-            if name in (self.tasks or ()):
+        errors = []
+        for name in self.tasks or ():
+            if name not in TASKS:
+                errors.append(f"tasks={name}: no such task; {suggest(name, TASKS)}")
+            elif option := self.without_file.get(name):
                 errors.append(f"tasks={name}: needs a file of questions; name it by {option}, or leave the task out")
         return errors
 
     @property
     def without_file(self) -> dict[str, str]:
         """The options that tasks without their file of questions need."""
-        missing = {}
-        if self.squad is None:
-            missing["qa_1"] = "--squad"
-        if self.hotpotqa is None:
-            missing["qa_2"] = "--hotpotqa"
-        return missing
+        files = {"qa_1": "squad", "qa_2": "hotpotqa"}
+        return {task: f"--{option}" for task, option in files.items() if getattr(self, option) is None}
 
     @property
     def selected_tasks(self) -> list[Task]:
@@ -94,7 +90,6 @@ class Ruler(Measure):
 
     kind = "ruler"
     options: RulerOptions
-    spec = EvaluationSpec(options=RulerOptions, excluded=("--plot",))
     named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source", "chat")
 
     def prepare(self) -> None:
@@ -105,29 +100,25 @@ class Ruler(Measure):
         self.sources = read_sources(
             essays=options.haystack, squad=options.squad, hotpotqa=options.hotpotqa, words=options.words
         )
-        self.budgets: dict[Task, int] = {}
-        for task in options.selected_tasks:
-            least_budget = task.least_budget(self.writer, self.sources)
-            self.budgets[task] = max(options.answer_budget or task.budget, least_budget)
         # RULER's first length is 4096.
         self.lengths = sorted({*(options.lengths or doublings(4096, self.subject.model.train_len))})
-        shortest = self.lengths[0]
-        least: dict[Task, int] = {}
+        self.budgets: dict[Task, int] = {}
         for task in Bar(options.selected_tasks, desc="sampling", leave=False):
-            turns = [self.turn(task, shortest, index) for index in range(options.tests)]
-            least[task] = task.least_length(self.writer, self.sources, turns)
-        longest_task = max(least, key=least.__getitem__)
-        if least[longest_task] > shortest:
-            raise longest_task.too_short(shortest, least[longest_task])
-        # The longest tests may use up a source.
-        for task in options.selected_tasks:
-            task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
+            least = task.least_budget(self.writer, self.sources)
+            self.budgets[task] = max(options.answer_budget or task.budget, least)
+            for index in range(options.tests):
+                task.draft(self.writer, self.sources, self.turn(task, self.lengths[0], index))
+            # The longest tests may use up a source.
+            self.case(task, self.lengths[-1], 0)
         if options.tasks is None and options.without_file:
             needed = " and ".join(f"{name} ({option})" for name, option in options.without_file.items())
             show(f"no file of questions: {needed} not run: {len(options.selected_tasks)} tasks", error=True)
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
         return task.turn(length, self.budgets[task], self.options.seed, index)
+
+    def case(self, task: Task, length: int, index: int) -> TextCase:
+        return task.case(self.writer, self.sources, self.turn(task, length, index))
 
     def cells(self) -> Iterator[Cell]:
         """List the tasks at each length."""
@@ -155,42 +146,30 @@ class Ruler(Measure):
         length = cell.row["length"]
         outcome = self.ask(
             cell,
-            lambda index: task.case(self.writer, self.sources, self.turn(task, length, index)),
+            partial(self.case, task, length),
             budget=self.budgets[task],
-            length=length,
             judge=task.score_answer,
         )
         scores = [float(record["score"]) for record in outcome.records]
         low, high = wilson_interval(scores)
-        limits = {"low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}
-        return {"score": 100 * (sum(scores) / len(scores)), **limits}, outcome.records
+        score = 100 * (sum(scores) / len(scores))
+        return {"score": score, "low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}, outcome.records
 
     def rows(self) -> Iterator[Row]:
-        """Measure each checkpoint, average over them, and write the summary next to the rows."""
-        measured_rows: list[Row] = []
+        """Measure each checkpoint, and average over them."""
+        rows: list[Row] = []
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            measured_rows += super().rows()
-        measured = pd.DataFrame(measured_rows)
+            rows += super().rows()
+        measured = pd.DataFrame(rows)
         # A mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
         self.standins = measured["standins"].explode().dropna().unique().tolist()
-        model = self.subject.model
-        names = list(dict.fromkeys(measured["checkpoint"]))
-        measure = {"model": model.name, "checkpoints": names, "method": model.method, "tests": self.options.tests}
-        self.means = averages(self.scores)
-        self.reached = effective_length(self.means)
-        summary = {
-            "seed": self.options.seed,
-            "tasks": self.scores["task"].unique().tolist(),
-            "averages": {str(length): self.means[length].to_dict() for length in self.means},
-            "effective_length": self.reached,
-            "threshold": LLAMA2_7B_AT_4K,
-        }
-        write_json(self.folder / "ruler_summary.json", {**measure, **summary})
+        names = measured["checkpoint"].unique().tolist()
+        about = {"model": rows[0]["model"], "checkpoints": names, "method": rows[0]["method"], "tests": rows[0]["n"]}
         for row in self.scores.to_dict("records"):
-            yield {**measure, **row}
+            yield {**about, **row}
 
     def title(self) -> str:
         title = f"{super().title()}, {self.options.tests} tests each"
@@ -201,9 +180,10 @@ class Ruler(Measure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""
         tasks = self.scores.pivot(index="task", columns="length", values="score").loc[self.scores["task"].unique()]
-        whole = pd.concat([tasks, self.means]).rename_axis("task").rename(columns="{:,}".format)
-        reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {len(tasks)} of 13 tasks"
-        lines = [to_text(whole, ".1f"), "", reached]
+        means = averages(self.scores)
+        whole = pd.concat([tasks, means]).rename_axis("task").rename(columns="{:,}".format)
+        reached = f"effective length {effective_length(means):,} at threshold {LLAMA2_7B_AT_4K:g}"
+        lines = [to_text(whole, ".1f"), "", f"{reached}, over {len(tasks)} of 13 tasks"]
         if self.standins:
             lines.append(f"stand-ins: made-up text in place of {', '.join(self.standins)}")
         return "\n".join(lines)

@@ -13,14 +13,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.engine.cases import Draft, Turn, Writer
+from eval.engine.cases import Draft, Writer
 from eval.engine.random_words import english
 from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.core.types import Row
@@ -51,11 +50,8 @@ Entry = Mapping[str, Any]  # question, answers, and the places of its gold and n
 
 def read_sources(**files: str | None) -> Sources:
     """Read the files by the names of READERS, and reject broken ones; stand-ins take the place of the others."""
-    sources: Row = dict.fromkeys(READERS)
-    for name, file in files.items():
-        if file:
-            sources[name] = READERS[name](file)
-    return sources
+    read = {name: READERS[name](file) for name, file in files.items() if file}
+    return dict.fromkeys(READERS) | read
 
 
 def name_source(source: Any) -> str:
@@ -64,7 +60,7 @@ def name_source(source: Any) -> str:
         return STANDIN
     if isinstance(source, Questions):
         source = json.dumps([source.documents, source.entries])
-    elif not isinstance(source, str):
+    elif isinstance(source, tuple):
         source = "\n".join(source)
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -119,46 +115,50 @@ def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int])
     return out
 
 
-@dataclass(frozen=True)
-class Questions:
-    """Questions of a file, asked in a shuffled order; near documents come before those of other questions."""
+class Turn(NamedTuple):
+    """The index of a test and its maximum length.
+
+    Units: `length`, `budget`, of the answer, and `room`, for all else, in tokens.
+    """
+
+    length: int
+    budget: int
+    room: int
+    seed: int
+    index: int
+    rng: np.random.Generator
+
+
+class Questions(NamedTuple):
+    """Questions of a file and all of its documents; `field` is the option and the path of the file."""
 
     entries: Sequence[Entry]
     documents: Sequence[str]
     field: str
 
-    def draft(self, turn: Turn) -> Draft:
-        """Take the turn's question in the order that the seed gives. Reject more tests than questions."""
-        if turn.index >= len(self.entries):
-            raise ConfigError(f"{self.field}: has {len(self.entries)} questions; lower --tests to that")
-        # One order for all tests of a seed, so that no question is asked two times.
-        entry = self.entries[np.random.default_rng(turn.seed).permutation(len(self.entries))[turn.index]]
-        gold = entry["gold"]
-        near = entry["near"]
-        shuffled_documents = turn.rng.permutation(len(self.documents)).tolist()
-        order = [*gold, *[near[k] for k in turn.rng.permutation(len(near))]]
-        order += [k for k in shuffled_documents if k not in {*gold, *near}]
-        document_order = int(turn.rng.integers(2**62))
-
-        def prompt(n: int) -> str:
-            places = enumerate(shuffled(range(n), document_order), start=1)
-            texts = [DOCUMENT.format(number=number, text=self.documents[order[k]]) for number, k in places]
-            return QUESTION.format(context="\n\n".join(texts), query=entry["question"])
-
-        have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
-        return Draft(
-            compose=prompt,
-            least=len(gold),
-            answers=entry["answers"],
-            most=len(order),
-            exhausted=f"{have}; give a larger file",
-        )
-
 
 def questions(_: Writer, sources: Sources, turn: Turn, *, file: str) -> Draft:
-    """Take the turn's question of a file."""
-    draft: Draft = sources[file].draft(turn)
-    return draft
+    """Take the turn's question of a file in the order that the seed gives. Reject more tests than questions.
+
+    Near documents come before those of other questions.
+    """
+    entries, documents, field = sources[file]
+    if turn.index >= len(entries):
+        raise ConfigError(f"{field}: has {len(entries)} questions; lower --tests to that")
+    # One order for all tests of a seed, so that no question is asked two times.
+    entry = entries[np.random.default_rng(turn.seed).permutation(len(entries))[turn.index]]
+    gold, near = entry["gold"], entry["near"]
+    others = [k for k in turn.rng.permutation(len(documents)).tolist() if k not in {*gold, *near}]
+    order = [*gold, *[near[k] for k in turn.rng.permutation(len(near))], *others]
+    document_order = int(turn.rng.integers(2**62))
+
+    def prompt(n: int) -> str:
+        places = enumerate(shuffled(range(n), document_order), start=1)
+        texts = [DOCUMENT.format(number=number, text=documents[order[k]]) for number, k in places]
+        return QUESTION.format(context="\n\n".join(texts), query=entry["question"])
+
+    have = f"{field}: {len(order):,} documents are too short a haystack for length={{length}}; give a larger file"
+    return Draft(compose=prompt, least=len(gold), answers=entry["answers"], most=len(order), exhausted=have)
 
 
 def shuffled(entries: Any, order: int) -> list[Any]:

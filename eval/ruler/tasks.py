@@ -14,7 +14,7 @@ expected strings); this one is RULER's.
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.ruler.sources import Sources, questions
+from eval.engine.cases import Draft, Score, TextCase, Writer, finish
+from eval.ruler.sources import Sources, Turn, questions
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
@@ -61,10 +61,18 @@ class Task:
     source: str | None = None
 
     def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
-        """Sample all of a case but the length of its haystack."""
+        """Sample all of a case but the length of its haystack. Reject a length without room."""
         draft = self.family(writer, sources, turn)
         writer.check_spelling(draft.answers, self.score)
+        least = writer.count(draft.compose(draft.least)) + turn.budget
+        if least > turn.length:
+            rule = f"too short for test {turn.index} of {self.name} with its answer"
+            raise ConfigError(f"--lengths={turn.length}: {rule}; use {least} or more, or leave the task out")
         return draft
+
+    def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
+        """Sample a test of at most its length in tokens, answer included."""
+        return finish(self.draft(writer, sources, turn), writer, turn.length, turn.budget)
 
     def score_answer(self, drawn: TextCase, answer: str) -> Row:
         score = self.score(CONTROL.sub("\n", answer.strip()).strip(), drawn.answers)
@@ -72,49 +80,25 @@ class Task:
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
         # A checksum in place of hash(), which differs in every process.
-        return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
-
-    def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
-        """Draw a test of at most its length in tokens, answer included. Reject a length without room."""
-        draft = self.draft(writer, sources, turn)
-        least = writer.count(draft.compose(draft.least)) + turn.budget
-        if least > turn.length:
-            raise self.too_short(turn.length, least)
-        return finish(draft, writer, turn.length, turn.budget)
-
-    def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
-        """Find the shortest length with room for all tests, in the form that they have at theirs."""
-        drafts = ((turn, self.draft(writer, sources, turn)) for turn in turns)
-        return max(writer.count(draft.compose(draft.least)) + turn.budget for turn, draft in drafts)
+        rng = np.random.default_rng([seed, zlib.crc32(self.name.encode()), index])
+        return Turn(length, budget, length - budget, seed, index, rng)
 
     def least_budget(self, writer: Writer, sources: Sources) -> int:
-        """Count the tokens of the longest of a sample of answers in this tokenizer; 1 if any part scores."""
+        """Count the tokens of the longest of 32 answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
-        # The longest of 32 answers is taken as the bound.
-        drafts = (self.draft(writer, sources, self.turn(0, 0, 0, index)) for index in range(32))
+        drafts = (self.family(writer, sources, self.turn(0, 0, 0, index)) for index in range(32))
         return max(len(writer.spell(draft.answers)) for draft in drafts)
 
-    def too_short(self, length: int, least: int) -> ConfigError:
-        """Return the error for a length without room; it names the least with room."""
-        rule = f"too short for {self.name} with its answer; use {least} or more, or leave the task out"
-        return ConfigError(f"--lengths={length}: {rule}")
 
-
-FAMILIES: dict[str, Callable[..., Draft]] = {
-    "needles": needles,
-    "tracing": tracing,
-    "common_words": common_words,
-    "frequent_words": frequent_words,
-    "questions": questions,
-}
+FAMILIES = {family.__name__: family for family in (needles, tracing, common_words, frequent_words, questions)}
 
 
 def read_task(name: str, category: str, family: str, budget: int, source: str | None = None, **options: Any) -> Task:
     """Read a task of the file."""
-    draw = partial(FAMILIES[family], **options)
+    sample: Family = partial(FAMILIES[family], **options)
     score = any_part if family == "questions" else all_parts
-    return Task(name=name, category=category, family=draw, budget=budget, score=score, source=source)
+    return Task(name=name, category=category, family=sample, budget=budget, score=score, source=source)
 
 
 TASKS = {name: read_task(name, **values) for name, values in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}

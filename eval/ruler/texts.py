@@ -55,9 +55,9 @@ import numpy as np
 from scipy.special import zeta
 
 from eval.engine import random_words
-from eval.engine.cases import NOISE, Draft, Turn, Writer, fit_units
+from eval.engine.cases import NOISE, Draft, Writer, fit_units
 from eval.engine.random_words import Distinct, english, sample_letters, sample_made_up
-from eval.ruler.sources import SENTENCE_END, Sources, insert, running_text, shuffled
+from eval.ruler.sources import SENTENCE_END, Sources, Turn, insert, running_text, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0). The marks
 # \x02 and \x03 are where a chat's question begins and where its answer does (eval/engine/cases.py).

@@ -19,7 +19,7 @@ def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=sc
     measure.options = SimpleNamespace(rows=lambda length: rows)
     measure.bar = SimpleNamespace(update=lambda tests: None, count_finished=lambda tests: None)
     cell = Cell({}, len(cases), 0, "")
-    return measure.ask(cell, cases.__getitem__, budget=budget, length=0, judge=judge)
+    return measure.ask(cell, cases.__getitem__, budget=budget, judge=judge)
 
 
 class Reader:

@@ -53,8 +53,8 @@ def test_a_probe_loads_the_tests_of_one_length(results, tmp_path):
     finished = FinishedTests(opened(tmp_path), "length", bar, n_tests=2)
     finished.save(256, {3: {"found": 0}, 0: {"found": 1}})
     again = FinishedTests(opened(tmp_path), "length", bar, 2)
-    assert again.load(128) == {0: {name: value for name, value in TEST.items() if name != "cell"}}
-    assert finished.load(256) == {n: {"length": 256, "test": n, "found": n == 0} for n in (0, 3)}
+    assert again.load(128) == {0: TEST}
+    assert finished.load(256) == {n: {"cell": "length 256", "length": 256, "test": n, "found": n == 0} for n in (0, 3)}
     assert counted == [1, 1]  # test 3 is none of the first two
 
 

@@ -85,15 +85,16 @@ def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, c
     (tmp_path / "books").mkdir()
     texts = [*books(tmp_path / "books/a.jsonl", (3, 5), 60), *books(tmp_path / "books/b.txt", (7,), 60)]
     books(tmp_path / "books/c.jsonl", (3,), 2)
-    words = [hugging_face_folder, f"--text={tmp_path / 'books'}", "--lengths=24", "--stride=6", "--tokens=50"]
+    words = [hugging_face_folder, f"--text={tmp_path / 'books'}", "--lengths=24", "--stride=6"]
     status, out, _ = run([*words, "--documents=3", "-o", tmp_path], capsys)
     assert status == 0, out
     (row,) = rows_of(tmp_path)
-    assert (row["scored_tokens"], row["shorter_left_out"], row["n"]) == (3 * 49, 1, 3)
+    documents = [bpe.encode(text).ids for text in texts]
+    assert (row["scored_tokens"], row["shorter_left_out"], row["n"]) == (sum(len(ids) - 1 for ids in documents), 1, 3)
     assert (row["model"], row["checkpoint"]) == ("small-llama", None)
     hashed = hashlib.sha256()
-    for text in texts:
-        hashed.update(np.array([50, *bpe.encode(text).ids[:50]], dtype="<i8").tobytes())
+    for ids in documents:
+        hashed.update(np.array([len(ids), *ids], dtype="<i8").tobytes())
     assert row["texts"] == hashed.hexdigest()[:16]
 
 
@@ -126,10 +127,10 @@ def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe
 def test_documents_of_just_the_least_tokens_are_taken(least, run_folder, prepared, tmp_path, capsys):
     lengths = [len(ids) for ids in documents_of(prepared)]
     count = sum(length >= least for length in lengths)
-    words = [run_folder, "--lengths=9", f"--documents={count}", f"--min_tokens={least}", f"--tokens={least}"]
+    words = [run_folder, "--lengths=9", f"--documents={count}", f"--min_tokens={least}"]
     assert run([*words, "-o", tmp_path], capsys)[0] == 0
     (row,) = rows_of(tmp_path)
-    assert (row["scored_tokens"], row["n"]) == (count * (least - 1), count)
+    assert (row["scored_tokens"], row["n"]) == (sum(length - 1 for length in lengths if length >= least), count)
     assert (row["shorter_left_out"], 28 in lengths) == (len(lengths) - count, True)
 
 

@@ -22,7 +22,7 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     generator = np.random.default_rng(0)
     texts = ["".join(generator.choice([*"abcd"], 60)) for _ in range(4)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    words = [str(hugging_face_folder), "--text=texts.jsonl", "--evidence=repeat:tokens=2", *QUICK]
+    words = [str(hugging_face_folder), "--text=texts.jsonl", *QUICK]
     assert main(words) == 0
     *bins, own = json.loads(capsys.readouterr().out)["rows"]
     assert own["metric"] == "no_evidence"
@@ -35,7 +35,7 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
             ids = head + bpe.encode(text, add_special_tokens=False).ids
             assert len(ids) <= own["window"]
             for place in range(1, len(ids)):
-                d = brute.repeat(ids, place, 2)
+                d = brute.repeat(ids, place, 3)
                 if d >= 2:
                     pair = [ids[:place], ids[place - d + 1 : place]]
                     logits = [theirs(torch.tensor([context])).logits[0, -1] for context in pair]
@@ -53,4 +53,4 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     assert (own["n"], own["documents"]) == (len(without), 4)
     assert (own["score"], own["right_whole"]) == pytest.approx(tuple(np.mean(without, axis=0)), abs=1e-4)
     assert own["low"] < own["score"] < own["high"]
-    assert own["evidence"] == asdict(Repeat(tokens=2))
+    assert own["evidence"] == asdict(Repeat())

@@ -1,7 +1,6 @@
 """The command from end to end, on small models as they lie on disk."""
 
 import itertools
-import json
 import shutil
 
 import pytest
@@ -55,9 +54,8 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
         assert all(case["expected"] and case["prompt_tokens"] <= row["length"] - row["answer_budget"] for case in cases)
     assert out.startswith("tiny: rope+plain, 2 tests each, mean of 3 checkpoints\n")
     assert "stand-ins: made-up text in place of essays" in out.splitlines()
-    kept = json.loads((run_copy / "eval/ruler_summary.json").read_text())
-    assert (kept["checkpoints"], kept["effective_length"], [*kept["averages"]]) == (checkpoints, 0, ["800", "900"])
-    assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60 + 100) / 3)
+    average = next(line.split() for line in out.splitlines() if line.startswith("average"))
+    assert (average[1], "effective length 0 at" in out) == (f"{(200 / 3 + 60 + 100) / 3:.1f}", True)
     assert "keeps 4 checkpoints" in run([*words, "--last=5"], capsys)[2]
     (run_copy / "checkpoints" / folder_name(8192) / "state.ckpt").write_bytes(b"broken")
     assert "state.ckpt: has 6 bytes" in run([*words, "--last=4"], capsys)[2]
