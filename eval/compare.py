@@ -19,10 +19,10 @@ start from. --replicate=start.path makes bases that differ, as continuations unt
 
 A number is the mean over seeds, with 95% limits (lab/results/statistics.py). Seeds of which one is censored have no
 mean, but the least and the most. Seeds that all found all are a line below the table. --by model shows each run.
-Differences to the first column are tested. Outcomes of the same tests take McNemar's exact test, or the paired t test
-where they are not 0 or 1. Other shares take Fisher's exact test, means over four seeds and more the paired t test or
-Welch's. Holm's method adjusts all p of a table together. A second line of reach has its growth from column to column:
-the mean difference of ln reach of the same seeds. Where a reach is only bounded, the least difference counts.
+Differences from the first column are tested: shares by Fisher's exact test, means over four seeds and more by the
+paired t test or Welch's. Holm's method adjusts all p of a table together. A second line of reach has its growth from
+column to column: the mean difference of ln reach of the same seeds. Where a reach is only bounded, the least difference
+counts.
 
 Prints the table; -o writes its results to compare.jsonl.
 """
@@ -35,8 +35,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from textwrap import wrap
 from typing import Any
 
@@ -55,7 +54,6 @@ from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.results import statistics
 from lab.results.statistics import FEWEST, LEVEL, NONE, Verdict
-from lab.results.store import read_records
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one line would else be in one cell
@@ -90,7 +88,7 @@ def join(request: Request) -> Result:
             show(f"skipped rows of {', '.join(table.skipped)}, which are joined with no others", error=True)
         cells, notes = arrange(table, options.by, full=options.full)
     fields = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER, *options.by, "alike", "n", "seeds"]
-    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted", "seeds_needed"]
+    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted"]
     known = cells.reindex(columns=list(dict.fromkeys(fields))).rename(columns={"alike": "protocol"}).astype(object)
     rows = [row.dropna().to_dict() for _, row in known.iterrows()]
     return request.save("compare", format_table(cells, notes, full=options.full), rows)
@@ -307,15 +305,11 @@ def add_p_values(cells: pd.DataFrame) -> None:
     """Test every result against the first column of its line. Add the test, p, and p adjusted over the table."""
     # A line without a result in the first column has nothing to be compared with.
     base = {cell.line: cell for cell in cells.itertuples() if cell.number == 0}
-    verdicts = {}
-    for cell in cells.itertuples():
-        if cell.number and cell.line in base:
-            verdicts[cell.Index] = compute_verdict(base[cell.line], cell)
-    table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
-    cells[table.columns] = table.astype({"p": float, "seeds_needed": float})
-    cells["p_adjusted"] = statistics.holm(cells["p"])
-    cells["seeds_needed"] = cells["seeds_needed"].where(cells["p_adjusted"] > LEVEL)  # where nothing is shown
-    cells["compared"] = cells.index.isin([*verdicts])
+    is_compared = (cells.number > 0) & cells.line.isin([*base])
+    verdicts = [compute_verdict(base[cell.line], cell) for cell in cells[is_compared].itertuples()]
+    table = pd.DataFrame(verdicts, cells.index[is_compared], Verdict._fields).reindex(cells.index)
+    cells["test"], cells["p"], cells["compared"] = table.test, table.p.astype(float), is_compared
+    cells["p_adjusted"] = statistics.holm(cells.p)
 
 
 def compute_verdict(first: Any, second: Any) -> Verdict:
@@ -326,59 +320,10 @@ def compute_verdict(first: Any, second: Any) -> Verdict:
         ours, theirs = ({seed: row.score for seed, row in cell.by_seed.items()} for cell in (first, second))
         return statistics.compare_over_seeds(ours, theirs, (first.floor + second.floor) / 2)
     # When a length stopped early, its number of tests depends on their outcomes, which no test here allows for.
-    if first.record.get("stops") or second.record.get("stops"):
-        return NONE
-    outcomes, others = read_outcomes(first), read_outcomes(second)
-    if outcomes and others and set(outcomes) == set(others):
-        verdict = statistics.compare_tests(outcomes, others)
-        if verdict.test is not None:
-            return verdict
-    if pd.isna(first.passed) or pd.isna(second.passed):
+    is_early = first.record.get("stops") or second.record.get("stops")
+    if is_early or pd.isna(first.passed) or pd.isna(second.passed):
         return NONE
     return statistics.compare_shares((first.passed, second.passed), (first.n, second.n))
-
-
-def read_outcomes(cell: Any) -> dict[object, float]:
-    """Return the score of each test by its number and prompt; an empty dict unless all n tests are recorded.
-
-    Tests are in the row's file, in the file that it names, or in the cases of a probe of training.
-    """
-    line, file = cell.record, cell.file
-    if line.get("cases"):
-        file = file.parent / str(line["cases"])
-    elif file.name == "probes.jsonl":
-        file = file.parent / f"cases/tokens-{cell.tokens or 0:015d}.jsonl"
-    scores: dict[object, float] = {}
-    for test in read_tests(file, file.stat().st_mtime_ns) if file.is_file() else ():
-        is_of_cell = all(test.get(name, line.get(name)) == line.get(name) for name in ("cell", "length"))
-        if is_of_cell and ("cell" not in line or "found" not in test or test["test"] < cell.n):
-            score = read_score(test, line)
-            if score is not None:
-                scores[test["test"], test.get("prompt_hash")] = score
-    # A file may hold fewer tests than the row, as after a deletion, or scores of another version.
-    is_whole = len(scores) == cell.n and (pd.isna(cell.passed) or sum(scores.values()) == cell.passed)
-    return scores if is_whole else {}
-
-
-@lru_cache(maxsize=8)
-def read_tests(path: Path, changed: int) -> Sequence[Row]:
-    """Read the tests of a file; `changed` distinguishes one state of the file from another."""
-    return [record for record in read_records(path) if "test" in record]
-
-
-def read_score(test: Row, line: Row) -> float | None:
-    """Read the score of a test; that of a text is its loss per token."""
-    # Measures record a score under names of their own; a text has a sum of losses.
-    if "nll" in test:
-        return float(test["nll"] / test["tokens"])
-    if "found" in test:
-        return float(test["found"] >= line.get("required", 1))
-    value = test.get("passed", test.get("score"))
-    if "scores" in test:
-        value = test["scores"].get(line["metric"])
-    if isinstance(value, list):  # a log-likelihood and its weight
-        return float(-value[0] / value[1])
-    return value
 
 
 def list_growth(cells: pd.DataFrame) -> Iterator[Row]:

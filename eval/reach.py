@@ -115,24 +115,24 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
     where it is the end, minus infinity and the first distance where it is none.
     """
     rows: list[Row] = []
+    has_branches = not all(condition.is_base for condition in table.conditions.values())
     for path, condition in table.conditions.items():
-        if condition.is_base and not all(other.is_base for other in table.conditions.values()):
+        if condition.is_base and has_branches:
             continue
         settings = table.settings[path]
-        columns = {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
-        columns["section"] = settings.get("data.corpus.section_tokens")
         probes = list_reaches(table, path)
         # Counts are saved at every probe, so that f and demand are those at its time.
         for record in probes[-1:] if last_only else probes:
-            tokens = record["tokens"]
-            saved = Path(path) / f"counts/{folder_name(tokens)}.npz"
+            saved = Path(path) / f"counts/{folder_name(record['tokens'])}.npz"
             counts = SavedCounts.read(saved) if saved.exists() else None
             demand = None if counts is None else counts.g_from(distance)
-            columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
-            about = {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
             high = record.get("reach_high", record["first_distance"])
-            columns["low"], columns["high"] = bound_reach(record["reach"], high, record["last_distance"])
-            rows.append({**record, **about, **columns})
+            low, high = bound_reach(record["reach"], high, record["last_distance"])
+            columns = {"f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
+            columns |= {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
+            columns |= {"section": settings.get("data.corpus.section_tokens"), "low": low, "high": high}
+            columns |= {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
+            rows.append({**record, **columns})
     numbers = (*COLUMNS, "low", "high", "reach", "reach_low", "reach_high", "f_at_reach")
     points = pd.DataFrame(rows, columns=["path", "run", "base", "acquired", *numbers])
     return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
@@ -144,20 +144,21 @@ def list_reaches(table: ResultTable, path: str) -> list[Row]:
     A run has acquired retrieval if it finds half of the numbers at some distance.
     """
     rows = table.rows[table.rows.run == path]
-    is_own = pd.Series([file.name == "probes.jsonl" for file in rows.file], rows.index, dtype=bool)
-    is_accuracy = rows.metric == "accuracy"
+    rows = rows.assign(is_own=np.array([file.name == "probes.jsonl" for file in rows.file], dtype=bool))
+    accuracies = rows[rows.metric == "accuracy"]
+    best = accuracies[accuracies.is_own].groupby("tokens").score.max()
     probes = []
-    own = rows[is_own & rows.metric.str.startswith("reach") & rows["first"].notna()]
+    own = rows[rows.is_own & rows.metric.str.startswith("reach") & rows["first"].notna()]
     for row in own.sort_values("tokens", kind="stable").itertuples():
-        best = rows[is_accuracy & is_own & (rows.tokens == row.tokens)].score.max()
         # A run may find numbers at distances nearer than any that counts as reach.
-        probes.append({**row.record, "tokens": row.tokens, "acquired": bool(row.record["reach"]) or bool(best >= 0.5)})
-    plain = rows[is_accuracy & ~is_own & (rows.method == "rope+plain")]
+        is_acquired = bool(row.record["reach"] or best.get(row.tokens, 0) >= 0.5)
+        probes.append({**row.record, "tokens": row.tokens, "acquired": is_acquired})
+    plain = accuracies[~accuracies.is_own & (accuracies.method == "rope+plain")]
     if probes or plain.empty:
         return probes
     tests = {int(row.distance): row.record for row in plain.itertuples()}
     reach = recompute_reach(tests, table.settings[path].get("probe.threshold", 0.8))
-    return [{"tokens": int(plain.tokens.iloc[0]), "acquired": bool(plain.score.max() >= 0.5), **reach}]
+    return [{"tokens": int(plain.tokens.iloc[0]), "acquired": plain.score.max() >= 0.5, **reach}]
 
 
 def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors: Mapping[str, str]) -> str:
@@ -185,11 +186,9 @@ def tabulate_reach(points: pd.DataFrame) -> pd.DataFrame:
     counts = {"runs": 1, "none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
     by = last["condition"]
     table = pd.DataFrame(counts, index=last.index).groupby(by, sort=False).sum()
-    table["reach"] = np.exp(np.log(last["reach"].where(exact)).groupby(by).mean())
-    table["f at reach"] = np.exp(np.log(f).groupby(by).mean())
-    table["least f"] = f.groupby(by).min()
-    table["most f"] = f.groupby(by).max()
-    return table
+    logs = np.log(pd.DataFrame({"reach": last["reach"].where(exact), "f at reach": f}))
+    table = table.join(np.exp(logs.groupby(by).mean()))
+    return table.join(f.groupby(by).agg(**{"least f": "min", "most f": "max"}))
 
 
 SPEC = EvaluationSpec(

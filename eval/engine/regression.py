@@ -168,13 +168,13 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
         others = points[points["base"] != base]
         model = fit(others, select_separable(others, columns)[0])
         rows.append({} if model is None else model.reported)
-    left_out = pd.DataFrame(rows, columns=columns, dtype=float)
+    estimates = pd.DataFrame(rows, columns=columns, dtype=float).replace([-np.inf, np.inf], np.nan)
     coefficient = pd.Series(whole.reported, dtype=float)
-    n = len(left_out)
+    n = len(estimates)
     # The sum of squares over n estimates is (n - 1) times their variance, hence the square.
-    error = np.sqrt((n - 1) ** 2 / n * left_out.where(np.isfinite(left_out)).var(ddof=1))
+    error = np.sqrt((n - 1) ** 2 / n * estimates.var(ddof=1))
     half = t.isf((1 - CONFIDENCE) / 2, max(n - 1, 1)) * error
-    half[coefficient.abs().eq(np.inf) | left_out.abs().eq(np.inf).any() | left_out.isna().any() | (n < 2)] = np.inf
+    half[np.isinf(coefficient) | estimates.isna().any() | (n < 2)] = np.inf
     finite = coefficient.where(np.isfinite(coefficient), 0.0)
     table = pd.DataFrame({"coefficient": coefficient, "low": finite - half, "high": finite + half})
     return table.rename_axis("column"), n

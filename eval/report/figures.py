@@ -128,32 +128,18 @@ def plot_loss(runs: Runs) -> Figure | None:
     return Figure("Loss", caption, facet(chart, "kind").resolve_scale(y="independent"), zooms=True)
 
 
-def plot_contexts(runs: Runs) -> Figure | None:
-    """Plot the held-out loss by visible context."""
-    mean = fold_runs(runs.contexts[runs.contexts["context"] > 0], ["condition", "context"], "loss")
-    x = Axis("context", "visible context (tokens, up to 2x)", log=True)
-    return plot_means(runs, mean, x, "held-out loss (nats)", "Held-out loss by visible context")
-
-
-def plot_gains(runs: Runs) -> Figure | None:
-    """Plot the gain from evidence by its distance."""
-    by = ["condition", "distance"]
-    middle = runs.gains.groupby(by, sort=False)["middle"].mean().reset_index()
-    mean = fold_runs(runs.gains, by).merge(middle)
-    x = Axis("middle", "distance of the evidence (tokens)", log=True)
-    return plot_means(runs, mean, x, "gain (nats)", "Gain from evidence by its distance")
-
-
-def plot_means(runs: Runs, mean: pd.DataFrame, x: Axis, y_title: str, title: str) -> Figure | None:
+def plot_means(runs: Runs, frame: str, value: str, x: Axis, y_title: str, title: str) -> Figure | None:
     """Plot means by distance, a line with limits for each condition."""
+    rows = getattr(runs, frame)
+    mean = fold_runs(rows[rows[x.column] > 0], ["condition", x.column], value)
     if mean.empty:
         return None
     caption = f"{LIMITS} Lines are means over seeds."
     has_bands = len(runs.conditions) <= MOST_BANDS
     if has_bands:
         caption += BANDS
-    y = Axis("mean", y_title)
-    return Figure(title, caption, plot_lines(mean, x, y, "condition", limits=has_bands, names=runs.conditions))
+    chart = plot_lines(mean, x, Axis("mean", y_title), "condition", limits=has_bands, names=runs.conditions)
+    return Figure(title, caption, chart)
 
 
 FIGURES: tuple[Callable[[Runs], Figure | None], ...] = (
@@ -162,7 +148,21 @@ FIGURES: tuple[Callable[[Runs], Figure | None], ...] = (
     plot_loss,
     plot_methods,
     plot_distances,
-    plot_gains,
-    plot_contexts,
+    partial(
+        plot_means,
+        frame="gains",
+        value="score",
+        x=Axis("middle", "distance of the evidence (tokens)", log=True),
+        y_title="gain (nats)",
+        title="Gain from evidence by its distance",
+    ),
+    partial(
+        plot_means,
+        frame="contexts",
+        value="loss",
+        x=Axis("context", "visible context (tokens, up to 2x)", log=True),
+        y_title="held-out loss (nats)",
+        title="Held-out loss by visible context",
+    ),
     plot_frequency,
 )

@@ -88,6 +88,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
     last = last.drop_duplicates(["run", "method", "metric", "distance"], keep="last").sort_index()
     last = label(last.sort_values("method", key=lambda names: names.map(methods.index), kind="stable"))
     probes = label(tabulate_probes(table))
+    gains = select_last(collect(Run.recall))
+    gains["middle"] = gains.groupby("distance").middle.transform("mean")  # of the bins of all seeds
     held_out = probes.rename(columns={"probe": "bin", "held_out_loss": "loss"}).dropna(subset="loss")
     return Runs(
         runs=label(tabulate_probes(table, last=True)),
@@ -98,7 +100,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
         distances=last[last.metric == "accuracy"],
         frequency=collect(read_frequency),
         contexts=select_last(collect(Run.contexts)),
-        gains=select_last(collect(Run.recall)),
+        gains=gains,
         conditions=[*dict.fromkeys(labels.values())],
         methods=methods,
         thresholds={settings.get("probe.threshold", 0.8) for settings in table.settings.values()},

@@ -158,16 +158,13 @@ def has_acquired(place: Path) -> bool:
 
 def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     """Yield tables with a row for each condition: accuracy, reach and dips of S2 and W, then bands of D, L and N."""
-    accuracies: list[Row] = []
-    reach_of_s2: list[Row] = []
-    reach_of_w: list[Row] = []
-    dips: list[Row] = []
-    bands: list[Row] = []
+    tables: dict[str, list[Row]] = defaultdict(list)
     for (stage, branch), mine in records.runs.groupby(["stage", "branch"], sort=False):
         condition: Row = {"condition": f"{stage} {branch}", "n": len(mine)}
+        is_base = branch.startswith("base")
         if not stage.startswith(("S2", "W")):
-            if not branch.startswith("base"):
-                bands.append(condition | describe_bands(records, stage, branch, mine))
+            if not is_base:
+                tables["bands"].append(condition | describe_bands(records, stage, branch, mine))
             continue
         low, high = 72, 179
         methods: Sequence[str] = METHODS[:1]
@@ -176,41 +173,39 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
             low, high = window // 2, window
             methods = METHODS
         means: Row = {"f": round(mine["f"].mean()), "g": round(mine["g"].mean()), "distances": f"{low} to {high}"}
-        ranges: Row = {}
-        counts: Row = {}
+        ranges, dips = dict(condition), dict(condition)
         for method in methods:
             means[method] = f"{records.accuracy(stage, branch, low, high, method).mean():.2f}"
             ranges[method] = write_range(mine[method], mine[f"{method} last"])
-            counts[method] = " ".join(f"{n:.0f}" for n in mine[f"{method} dips"])
+            dips[method] = " ".join(f"{n:.0f}" for n in mine[f"{method} dips"])
         means["plain, all"] = f"{records.accuracy(stage, branch, 0, 768).mean():.2f}"
-        accuracies.append(condition | means)
+        tables["accuracy"].append(condition | means)
         if stage.startswith("S2"):
-            reach_of_s2.append(condition | ranges)
-        elif not branch.startswith("base"):  # bases of W are continued until they retrieve
-            reach_of_w.append(condition | ranges)
-            dips.append(condition | counts)
-    yield "Mean accuracy", accuracies
-    for table in (reach_of_s2, reach_of_w):
-        yield "Reach, median (least to most)", table
-    yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", dips
+            tables["S2"].append(ranges)
+        elif not is_base:  # bases of W are continued until they retrieve
+            tables["W"].append(ranges)
+            tables["dips"].append(dips)
+    yield "Mean accuracy", tables["accuracy"]
+    for name in ("S2", "W"):
+        yield "Reach, median (least to most)", tables[name]
+    yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", tables["dips"]
     title = "Mean accuracy over bands of distances, plain and under DCA 1/4 (the same bands), and reach, plain"
-    yield title, bands
+    yield title, tables["bands"]
 
 
 def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame) -> Row:
     """Describe a condition of D, L or N: mean accuracy by band, plain and under DCA 1/4, and reach."""
     row: Row = {}
-    natural = stage == "N"
-    text = ESSAYS if natural else GENERATED
+    text = ESSAYS if stage == "N" else GENERATED
     for method in (PLAIN, DCA_QUARTER):
         for name, low, high in (("near", 24, 112), ("mid", 144, 368), ("far", 432, 752)):
             scores = records.accuracy(stage, branch, low, high, method, text=text)
             column = f"{low}-{high}" if method == PLAIN else f"DCA {name}"
             row[column] = f"{scores.mean():.2f}" if len(scores) else "-"
     row["all"] = f"{records.accuracy(stage, branch, 0, 768, text=text).mean():.2f}"
-    row["reach"] = write_range(runs[PLAIN], runs[f"{PLAIN} last"])
-    if IN_ESSAYS in runs and runs[f"{IN_ESSAYS} last"].notna().all():
-        row["in essays"] = write_range(runs[IN_ESSAYS], runs[f"{IN_ESSAYS} last"])
+    for column, method in (("reach", PLAIN), ("in essays", IN_ESSAYS)):
+        if method in runs and runs[f"{method} last"].notna().all():
+            row[column] = write_range(runs[method], runs[f"{method} last"])
     return row
 
 

@@ -47,12 +47,6 @@ class BoundedDocuments(NamedTuple):
     most: int
     settings: Settings
 
-    def generate(self, tokenizer: Tokenizer, seed: int, n_tokens: int) -> Iterator[str]:
-        """Generate documents until they have so many tokens together."""
-        return select_documents(
-            Synthetic(**COMMON, **self.settings, seed=seed), tokenizer, n_tokens, self.least, self.most
-        )
-
 
 def select_documents(
     corpus: Synthetic, tokenizer: Tokenizer, n_tokens: int, least: int = 1, most: int = 2**24
@@ -93,9 +87,10 @@ def write_texts(folder: Path, seed: int, *, has_one_number: bool = False) -> Non
     streams = itertools.count(1 + 100 * seed)  # no two have the same seed
     for name, shares in CORPORA.items():
         texts: list[str] = []
-        for documents, n_tokens in zip(pair, shares, strict=True):
+        for (least, most, settings), n_tokens in zip(pair, shares, strict=True):
             if n_tokens:
-                texts += documents.generate(tokenizer, next(streams), int(n_tokens))
+                corpus = Synthetic(**COMMON, **settings, seed=next(streams))
+                texts += select_documents(corpus, tokenizer, int(n_tokens), least, most)
         write_documents(folder / f"{name}.jsonl", texts)
     hay = Synthetic(**COMMON, **pair[0].settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
     write_atomic(folder / "haystack.txt", hay.encode())

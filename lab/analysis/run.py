@@ -149,8 +149,7 @@ class Run:
             rows: pd.DataFrame, x: Axis, y: Axis, title: str, series: str | None = "consumed_tokens", **options: Any
         ) -> None:
             if len(rows):
-                columns = [x.column, y.column] if series is None else [x.column, y.column, series]
-                charts.append(plot_lines(rows[columns], x, y, series, title=title, width=280, **options))
+                charts.append(plot_lines(rows, x, y, series, title=title, width=280, **options))
 
         profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
         last = probes.iloc[-1].to_dict() if len(probes) else {}

@@ -124,14 +124,12 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
 
     Raises: DataError for a broken table.
     """
-    others: list[Path] = []
+    others = [place for place in places if not place.name.endswith(ENDING)]
     runs: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, place in enumerate(places):
-            if place.name.endswith(ENDING):
-                runs += unpack(place, Path(folder) / str(number))  # two tables may have runs of the same name
-            else:
-                others.append(place)
+        for table in places:
+            if table not in others:
+                runs += unpack(table, Path(folder) / str(len(runs)))  # two tables may have runs of the same name
         yield [*others, *sorted(runs, key=lambda run: run.name)]
 
 
@@ -223,11 +221,8 @@ def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -
 
 def find_run(file: Path) -> Path | None:
     """Find the run folder that a file of results is in: up to two folders above it."""
-    place = file.parent.resolve()
-    for home in (place, *place.parents)[:3]:
-        if (home / "config.yaml").is_file():
-            return home
-    return None
+    homes = file.resolve().parents[:3]
+    return next((home for home in homes if (home / "config.yaml").is_file()), None)
 
 
 def read_probes(run: Path) -> Iterator[Line]:
@@ -265,22 +260,16 @@ def read_results(file: Path, needed: Collection[str] = ()) -> tuple[str | None, 
 
     Raises: CheckpointError.
     """
-    started = None
-    lines = []
-    for record in read_records(file, needed=needed):
-        if "key" in record:
-            started = str(record.get("started"))
-        elif "test" not in record:
-            lines.append(record)
-    return started, lines
+    records = [record for record in read_records(file, needed=needed) if "test" not in record]
+    if records and "key" in records[0]:
+        return str(records[0].get("started")), records[1:]
+    return None, records
 
 
 def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | None:
     """Return the demand from a reach on, at the probe after a number of tokens; None if it was not counted."""
     path = run / f"counts/{folder_name(tokens or 0)}.npz"
-    if reach is None or not path.exists():
-        return None
-    return SavedCounts.read(path).g_from(int(reach))
+    return None if reach is None or not path.exists() else SavedCounts.read(path).g_from(int(reach))
 
 
 def bound_reach(reach: float | None, high: float | None, last: float, most: float = np.inf) -> tuple[float, float]:

@@ -35,23 +35,23 @@ class Row(NamedTuple):
     tokens: int | None
     method: str | None
     measure: str
-    metric: str
-    unit: str
     distance: int | None
-    length: int | None
-    n: int | None
-    passed: float | None
-    score: float | None
-    low: float | None
-    high: float | None
-    first: float | None
-    last: float | None
-    dips: int
     seed: int | None
     f: float | None
     origin: Origin
     alike: Line
     record: Line
+    metric: str = ""
+    unit: str = ""
+    length: int | None = None
+    n: int | None = None
+    passed: float | None = None
+    score: float | None = None
+    low: float | None = None
+    high: float | None = None
+    first: float | None = None
+    last: float | None = None
+    dips: int = 0
 
 
 class Form(NamedTuple):
@@ -104,18 +104,7 @@ def convert(line: Line, run: str = "", started: str | None = None) -> Iterator[R
         tokens=tokens,
         method=line.get("method"),
         measure="probe" if "effective_length" in line else "distance",
-        metric="",
-        unit="",
         distance=line.get("distance"),
-        length=None,
-        n=None,
-        passed=None,
-        score=None,
-        low=None,
-        high=None,
-        first=None,
-        last=None,
-        dips=0,
         seed=line.get("seed"),
         f=line.get("f"),
         origin=Origin(line.get("commit"), started, str(line.get("hardware")), protocol, line.get("haystack")),

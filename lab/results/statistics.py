@@ -15,12 +15,6 @@ Of two results of the same tests, b are passed by the first alone and c by the s
 
 Holm's adjusted values of m comparisons, p rising, are a_k = max over j <= k of min(1, (m - j + 1) p_j).
 
-The seeds that a difference needs are the least number at which its t test at LEVEL finds it with probability .9, if
-size and spread are those measured. With t(m, c) the noncentral t distribution, and d the size in standard deviations of
-the differences of n pairs, or of the seeds of two conditions of n each,
-
-    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= .9,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= .9
-
 The variance of a share of n tests in one seed is that of its tests at least, with one passed and one failed more:
 q (1 - q) / (n + 2). Without it, seeds that agree by chance, as 0 of 64 tests in each of five, would differ surely.
 
@@ -37,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lab.core.types import CONFIDENCE, Row
+from lab.core.types import CONFIDENCE, FloatArray, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,16 +39,15 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 FEWEST = 4  # seeds, or bases, that a test takes
 SHARES = (0.0, 1.0)
-MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
+MCNEMAR, FISHER = "exact McNemar on the same tests", "Fisher's exact test"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 
 
 class Verdict(NamedTuple):
-    """The name of a test and its p; of a difference of means over seeds the seeds that it needs."""
+    """The name of a test and its p."""
 
     test: str | None = None
     p: float = np.nan
-    seeds_needed: int | None = None
 
 
 NONE = Verdict()
@@ -83,15 +76,6 @@ def mean_with_limits(
     return mean, low, high
 
 
-def compare_tests(first: Mapping[object, float], second: Mapping[object, float]) -> Verdict:
-    """Test the difference of two results by the outcomes of the same tests, by their names."""
-    values, others = [*first.values()], [second[key] for key in first]
-    if {*values, *others} <= {0.0, 1.0}:
-        return Verdict(MCNEMAR, pair(values, others)["p"])
-    verdict = paired_t(np.subtract(others, values).tolist(), PAIRED_T)
-    return NONE if verdict.test is None else Verdict(verdict.test, verdict.p)
-
-
 def compare_shares(passed: tuple[float, float], tests: tuple[int, int]) -> Verdict:
     """Test the difference of two shares of tests by Fisher's exact test."""
     from scipy.stats import fisher_exact
@@ -115,11 +99,9 @@ def compare_over_seeds(first: Mapping[str, float], second: Mapping[str, float], 
     arms = [np.array([*values.values()]) for values in (first, second)]
     if not floor and not any(vary(values) for values in arms):
         return NONE
-    variances = [max(values.var(ddof=1), floor) for values in arms]
-    (mean, other), (deviation, spread) = [values.mean() for values in arms], np.sqrt(variances)
-    welch = stats.ttest_ind_from_stats(mean, deviation, len(first), other, spread, len(second), equal_var=False)
-    seeds = seeds_needed(other - mean, float(np.mean(variances)) ** 0.5, paired=False)
-    return Verdict(SEEDS, float(welch.pvalue), seeds)
+    (mean, other), (spread, width) = zip(*[(x.mean(), max(x.var(ddof=1), floor) ** 0.5) for x in arms], strict=True)
+    welch = stats.ttest_ind_from_stats(mean, spread, len(first), other, width, len(second), equal_var=False)
+    return Verdict(SEEDS, float(welch.pvalue))
 
 
 def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Verdict:
@@ -140,9 +122,8 @@ def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Ver
         return Verdict(name, 1.0)
     if n < 2 or not (floor or vary(differences)):
         return NONE
-    mean, deviation = float(np.mean(differences)), max(float(np.var(differences, ddof=1)), floor) ** 0.5
-    p = 2 * stats.t.sf(abs(mean) / deviation * n**0.5, n - 1)
-    return Verdict(name, float(p), seeds_needed(mean, deviation, paired=True))
+    deviation = max(float(np.var(differences, ddof=1)), floor) ** 0.5
+    return Verdict(name, float(2 * stats.t.sf(abs(np.mean(differences)) / deviation * n**0.5, n - 1)))
 
 
 def binomial_variance(share: float, tests: float) -> float:
@@ -156,7 +137,7 @@ def binomial_variance(share: float, tests: float) -> float:
     return known * (1 - known) / (tests + 2)
 
 
-def vary(values: Sequence[float]) -> bool:
+def vary(values: Sequence[float] | FloatArray) -> bool:
     """Return whether values differ by more than they are rounded.
 
     Example:
@@ -165,29 +146,6 @@ def vary(values: Sequence[float]) -> bool:
     """
     # Equal values differ in their last bits after rounding.
     return bool(np.ptp(values) > 1e-9 * np.abs(values).max())
-
-
-def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
-    """Count the seeds of each arm that a difference needs; None without a difference, and beyond 1,000.
-
-    Example:
-        >>> seeds_needed(-0.37, 0.31, paired=True), seeds_needed(0.5, 1.0, paired=False)
-        (10, 86)
-    """
-    from scipy import stats
-
-    if not difference or not deviation:
-        return None
-    # Beyond 20 standard deviations two seeds suffice in any case.
-    size = min(abs(difference) / deviation, 20.0)
-    samples = 1 if paired else 2
-    # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
-    fewest = samples * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(0.1)) / size) ** 2
-    for n in range(max(2, int(fewest)), 1001):
-        freedom = samples * (n - 1)
-        if stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * (n / samples) ** 0.5) >= 0.9:
-            return n
-    return None
 
 
 def pair(first: Sequence[float], second: Sequence[float]) -> Row:

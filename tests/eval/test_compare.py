@@ -9,7 +9,7 @@ from collections import namedtuple
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import fisher_exact, t, ttest_rel
+from scipy.stats import fisher_exact, t
 
 from eval.compare import arrange, compute_verdict, least_growth, main, to_table
 from lab.analysis.table import read_result_table, unpacked
@@ -17,13 +17,10 @@ from lab.core.errors import ConfigError
 from lab.core.yaml import format_yaml
 from lab.results.statistics import (
     FISHER,
-    MCNEMAR,
     NONE,
-    PAIRED_T,
     SEEDS,
     compare_over_seeds,
     holm,
-    seeds_needed,
 )
 from tests.eval.commands import runner
 from tests.forked import ROOT
@@ -79,16 +76,6 @@ def table_of(grid):
     return {(cell.line, cell.column): cell for cell in grid.itertuples()}
 
 
-def passkey(folder, passes, name="a", hashes=None, **changes):
-    """Write a passkey row with its tests."""
-    hashes = hashes or [f"p{k}" for k in range(len(passes))]
-    records = [{"test": k, "prompt_hash": hashes[k], "passed": bool(p)} for k, p in enumerate(passes)]
-    write(folder / f"{name}-cases", *records, name="x.jsonl")
-    n, passed = len(passes), sum(passes)
-    row = {**PASSKEY, "method": name, "n": n, "passed": passed, "score": passed / n, "cases": f"{name}-cases/x.jsonl"}
-    return {**row, **changes}
-
-
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind_shares_no_line_with_what_cannot_be_compared(tmp_path, evaluation):
     row, task, unit, passed, changes = ROWS[evaluation]
@@ -109,46 +96,10 @@ def test_results_of_a_run_and_of_other_weights_have_lines_of_their_own(tmp_path)
     assert [line.split()[-1] for line in table.index] == ["-", "a"]
 
 
-def test_mcnemar_on_the_same_tests(tmp_path):
-    # 9 tests that the second passes alone, 1 that the first does: 2 (C(10,0) + C(10,1)) / 2^10 = 22 / 1024
-    first, second = [0] * 9 + [1] + [1] * 5, [1] * 9 + [0] + [1] * 5
-    rows = [passkey(tmp_path, first), passkey(tmp_path, second, "b")]
-    assert compared(write(tmp_path, *rows)) == (MCNEMAR, 22 / 1024)
-
-
-@pytest.mark.parametrize("why", ["other_prompts", "no_cases", "another_n", "lost_cases"])
-def test_fisher_where_tests_are_not_the_same(tmp_path, why):
-    changes = {"no_cases": {"cases": "none.jsonl"}}.get(why, {})
-    hashes = ["q0", "q1", "q2"] if why == "other_prompts" else None
-    second = [0] * 4 if why == "another_n" else [0] * 3
-    rows = [passkey(tmp_path, [1] * 3), passkey(tmp_path, second, "b", hashes, **changes)]
-    if why == "lost_cases":
-        for file in tmp_path.glob("*-cases/x.jsonl"):
-            file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-    # 3 of 3 against 0 of 3: two tables of 1 / C(6,3) each; against 0 of 4: one of 1 / C(7,3), the other end is likelier
-    expected = 1 / math.comb(7, 3) if why == "another_n" else 2 / math.comb(6, 3)
-    assert compared(write(tmp_path, *rows)) == (FISHER, pytest.approx(expected))
-
-
-WORDS = {**HARNESS, "n": 3, "metric": "word_perplexity", "higher_is_better": False}
-PAIRS = ((4, 2), (3, 3), (8, 4)), ((5, 2), (6, 3), (9, 4))  # losses per token 2, 1, 2 and 2.5, 2, 2.25
-T_OF_PAIRS = (PAIRED_T, ttest_rel([2, 1, 2], [2.5, 2, 2.25]).pvalue)
-
-
-@pytest.mark.parametrize(
-    ("row", "make", "outcomes", "expected"),
-    [
-        (PERPLEXITY, lambda pair: {"nll": pair[0], "tokens": pair[1]}, PAIRS, T_OF_PAIRS),
-        (WORDS, lambda pair: {"scores": {"word_perplexity": (-pair[0], pair[1])}}, PAIRS, T_OF_PAIRS),
-        (WORDS | {"metric": "acc"}, lambda x: {"scores": {"acc": x}}, ((0, 0, 1), (1, 1, 1)), (MCNEMAR, 0.5)),
-    ],
-    ids=["documents", "harness_texts", "harness_scores"],
-)
-def test_outcomes_of_each_kind(tmp_path, row, make, outcomes, expected):
-    for name, values in zip("ab", outcomes, strict=True):
-        write(tmp_path / "c-cases", *({"test": k, **make(value)} for k, value in enumerate(values)), name=name)
-    rows = [{**row, "method": name, "cases": f"c-cases/{name}"} for name in "ab"]
-    assert compared(write(tmp_path, *rows)) == (expected[0], pytest.approx(expected[1]))
+def test_shares_of_tests_are_compared_by_fisher(tmp_path):
+    rows = [{**PASSKEY, "n": 3, "passed": 3}, {**PASSKEY, "n": 4, "passed": 0, "method": "other"}]
+    # 3 of 3 against 0 of 4: one table of 1 / C(7,3), the other end is likelier
+    assert compared(write(tmp_path, *rows)) == (FISHER, pytest.approx(1 / math.comb(7, 3)))
 
 
 def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
@@ -235,13 +186,6 @@ def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
         grid_of(folder, by=["legnth"])
 
 
-def test_seeds_that_a_difference_needs():
-    """Those of the tables of Cohen 1988, two-sided at .05 with a power of .90."""
-    paired = [seeds_needed(-3 * size, 3.0, paired=True) for size in (1.0, 0.5, 0.0, 0.01)]
-    own = [seeds_needed(-3 * size, 3.0, paired=False) for size in (1.0, 0.5)]
-    assert (paired, own) == ([13, 44, None, None], [23, 86])
-
-
 def test_seeds_without_spread_but_for_rounding_have_no_test():
     """.3 - .1 and .4 - .2 differ in their last bits."""
     assert compare_over_seeds({k: (k + 1) / 10 for k in range(4)}, {k: (k + 3) / 10 for k in range(4)}) == NONE
@@ -254,12 +198,6 @@ def test_arms_of_which_one_has_no_spread_are_tested():
     verdict = compare_over_seeds(dict(zip("abcd", values[0])), dict(zip("efgh", values[1])))
     p = 2 * t.sf(0.3 / math.sqrt(0.04 / 3 / 4), 3)  # an error of one arm alone, with its degrees of freedom
     assert (verdict.test, verdict.p) == (SEEDS, pytest.approx(p))
-
-
-def test_arms_of_other_seeds_name_how_many_they_need():
-    """Means of 2.5 and 4.75 with variances of 5/3 and 35/12: 11 by the noncentral t at a power of .90."""
-    verdict = compare_over_seeds(dict(zip("abcd", (1, 2, 3, 4))), dict(zip("efgh", (3, 4, 5, 7))))
-    assert verdict.seeds_needed == 11
 
 
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
