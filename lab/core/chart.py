@@ -118,9 +118,11 @@ def plot_heat(
 
 def facet(chart: alt.LayerChart, by: str, columns: int = 3) -> alt.FacetChart:
     """Give each value of a column of the rows a chart of its own, `columns` side by side."""
+    import pandas as pd
+
     alt = altair()
     header = alt.Header(labelFontWeight="bold", labelLimit=chart.width, labelExpr=WRAPPED)
-    values = list(dict.fromkeys(chart.data[by]))
+    values = list(dict.fromkeys(pd.DataFrame(chart.data)[by]))
     return chart.facet(facet=alt.Facet(f"{by}:N", title=None, sort=values, header=header), columns=columns)
 
 
