@@ -177,7 +177,7 @@ def plot_cells(table: pd.DataFrame, size: int, number: str, *, percent: bool) ->
     label = f"format(datum[{number!r}], {style!r})"
     if percent:
         end, style = 1.0, ".0%"
-        label = f"round(100 * datum[{number!r}])"
+        label = f"format(100 * datum[{number!r}], '.0f')"  # text: a line break would split a number
     if "text" in table:
         label = "datum.text"
     legend = alt.Legend(title=words(number), orient="right", format=style)
