@@ -256,7 +256,8 @@ def average_seeds(rows: pd.DataFrame) -> Row:
         cell |= {"score": mean, "low": max(low, ends[0]), "high": min(high, ends[1])}
         if is_share and rows.passed.notna().all():  # of independent tests
             # The spread of the seeds may be 0 by chance, but not below that of the tests.
-            cell["floor"] = statistics.binomial_variance(rows.score.astype(float), rows.n.astype(float)).mean()
+            variances = [statistics.binomial_variance(row.score, row.n) for row in rows.itertuples()]
+            cell["floor"] = float(np.mean(variances))
             if mean in statistics.SHARES and values.nunique() == 1:
                 # Limits over seeds that all agree would say more than their tests do.
                 tests, what = int(rows.n.min()), "all" if mean else "none"

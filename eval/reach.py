@@ -131,8 +131,8 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
             columns = {"f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
             columns |= {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
             columns |= {"section": settings.get("data.corpus.section_tokens"), "low": low, "high": high}
-            columns |= {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
-            rows.append({**record, **columns})
+            names = {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
+            rows.append({**record, **columns, **names})
     numbers = (*COLUMNS, "low", "high", "reach", "reach_low", "reach_high", "f_at_reach")
     points = pd.DataFrame(rows, columns=["path", "run", "base", "acquired", *numbers])
     return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
