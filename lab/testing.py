@@ -8,6 +8,7 @@ ConfigError for parameters that the class rejects. The lab's own methods pass th
 values of the equation remain yours to test.
 """
 
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lab.core.schema import validated
-from lab.core.types import IGNORE, IntArray
+from lab.core.types import IGNORE
 from lab.data.config import OwnCorpus
 from lab.evidence.methods import Evidence
 from lab.masks import Arrangement, WindowMask
@@ -27,17 +28,15 @@ SIZES = ((4, 10_000.0), (64, 10_000.0), (128, 500_000.0), (32, 100.0))  # head_d
 SEEDS = range(20)
 
 
-def check_shape(name: str, x: Tensor | IntArray, dtype: str, shape: tuple[int, ...]) -> None:
-    assert (str(x.dtype).removeprefix("torch."), x.shape) == (dtype, shape), f"{name} must be {dtype} of shape {shape}"
-
-
 def check_distance_method(method: type[Distance], **parameters: object) -> None:
     """Check a distance method's map and its bands, by which attention runs, for texts of N_TOKENS."""
     built = validated(method, parameters)
     ids = torch.arange(N_TOKENS)
     # No query, no key, and one of each: a map must keep its shape and type there.
     for q_pos, k_pos in ((ids[:0], ids), (ids, ids[:0]), (ids[:1], ids[:1])):
-        check_shape("rel_pos", built.rel_pos(q_pos, k_pos), "float64", (len(q_pos), len(k_pos)))
+        rel_pos = built.rel_pos(q_pos, k_pos)
+        shape = (len(q_pos), len(k_pos))
+        assert (rel_pos.dtype, rel_pos.shape) == (torch.float64, shape), f"rel_pos must be float64 of shape {shape}"
     for start in (0, 1, 13):
         check_bands(built, ids + start)
 
@@ -47,6 +46,7 @@ def check_bands(built: Distance, ids: Tensor) -> None:
     rel_pos = built.rel_pos(ids, ids)
     m, n = ids[:, None], ids[None, :]
     seen = (n <= m) & built.visible_pairs(m, n)
+    assert rel_pos[seen].isfinite().all(), "rel_pos must be finite where a query sees a key"
     times = torch.zeros_like(rel_pos, dtype=torch.int64)
     for number, band in enumerate(built.bands):
         inside = (n <= m) & band.region.contains(m, n)
@@ -55,7 +55,7 @@ def check_bands(built: Distance, ids: Tensor) -> None:
         wrong = inside & ~((distances - rel_pos).abs() <= 1e-12)  # in float64, of positions below 10^3
         assert not wrong.any(), f"band {number} differs from rel_pos at query and key {wrong.nonzero()[0].tolist()}"
     several = (times != seen.long()).nonzero()
-    assert len(several) == 0, f"query and key {several[0].tolist()} must lie in one band, or be hidden"
+    assert len(several) == 0, f"query and key {several[0].tolist()} must lie in one band, and lie in {times.max()}"
 
 
 def check_frequency_method(method: type[FrequencyMethod], **parameters: object) -> None:
@@ -63,12 +63,14 @@ def check_frequency_method(method: type[FrequencyMethod], **parameters: object) 
     built = validated(method, parameters)
     for head_dim, theta in SIZES:
         inv_freq = built.inv_freq(head_dim, built.base(theta))
-        check_shape("inv_freq", inv_freq, "float64", (head_dim // 2,))
-        falls = inv_freq.isfinite().all() and (inv_freq >= 0).all() and (inv_freq.diff() < 0)[inv_freq[:-1] > 0].all()
-        assert falls, f"inv_freq must be finite, >= 0 and fall from pair to pair: {inv_freq.tolist()}"
+        shape = (head_dim // 2,)
+        assert (inv_freq.dtype, inv_freq.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
+        assert (inv_freq.isfinite() & (inv_freq >= 0)).all(), f"inv_freq must be finite and >= 0: {inv_freq.tolist()}"
+        falls = (inv_freq.diff() < 0)[inv_freq[:-1] > 0]
+        assert falls.all(), f"inv_freq must fall from pair to pair: {inv_freq.tolist()}"
     for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
         factor = built.logit_factor(q_pos, 0)
-        check_shape("logit_factor", factor, "float64", q_pos.shape)
+        assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
         assert built.scales_logits or (factor == 1).all(), "logit_factor must be 1, or scales_logits must be True"
 
 
@@ -79,21 +81,21 @@ def check_mask(method: type[WindowMask], **parameters: object) -> None:
     for seed in SEEDS:
         generator = np.random.default_rng(seed)
         documents = np.append(0, np.cumsum(generator.random(2 * seed) < 0.2)) + anchored
-        index = torch.arange(len(documents) + anchored)
-        runs = Arrangement(mask=built, anchor=0).runs(
-            index[anchored:].numpy(), index[anchored:].numpy(), documents, generator
-        )
-        tokens = sorted(np.concatenate([run.tokens for run in runs]))
-        assert tokens == index.tolist(), f"tokens must be there once each: {tokens}"
-        trained = torch.zeros(len(index), len(index), dtype=torch.bool)
+        tokens = np.arange(len(documents)) + anchored
+        runs = Arrangement(mask=built, anchor=0).runs(tokens, tokens, documents, generator)
+        order = np.concatenate([run.tokens for run in runs])
+        assert sorted(order) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {order}"
+        trained = torch.zeros(len(order), len(order), dtype=torch.bool)
         for run in runs:
             assert (np.diff(run.ids) >= 1).all(), "ids must rise in a run"
-            own = torch.from_numpy(run.tokens)
-            trained[own[:, None], own] = own[:, None] >= own
-            trained[own, 0] |= run.anchored
-        docs = torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
-        wrong = (trained != built.visible(index[:, None], index, docs[:, None], docs)).nonzero().tolist()
-        assert not wrong, f"visible differs from what training shows at query and key {wrong[0]}"
+            index = torch.from_numpy(run.tokens)
+            trained[index[:, None], index] = index[:, None] >= index
+            trained[index, 0] |= run.anchored
+        index, docs = torch.arange(len(order)), torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
+        wrong = trained != built.visible(index[:, None], index, docs[:, None], docs)
+        assert not wrong.any(), (
+            f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
+        )
 
 
 def check_skip_method(method: type[Skip], **parameters: object) -> None:
@@ -103,9 +105,11 @@ def check_skip_method(method: type[Skip], **parameters: object) -> None:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
         sentences = np.ones(n_tokens, np.int64)
         first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
-        check_shape("ids", first, "int64", (n_tokens,))
-        rises = (np.diff(first) >= 1).all() and first[0] >= 0 and first[-1] < built.target_len
-        assert rises, f"ids must rise within 0 .. target_len - 1: {first.tolist()}"
+        assert first.dtype == np.int64, "ids must be int64"
+        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
+        assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
+        inside = (first >= 0) & (first < built.target_len)
+        assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
         assert (first == again).all(), "equal generators must give equal ids"
 
 
@@ -115,24 +119,29 @@ def check_evidence_method(method: type[Evidence], **parameters: object) -> None:
     for seed in SEEDS:
         generator = np.random.default_rng(seed)
         lengths = generator.integers(1, 40, size=4).tolist()
-        ends = np.cumsum(lengths)
-        tokens = generator.integers(0, 4, size=ends[-1] + 5)  # the last are padding
+        padded = sum(lengths) + 5
+        tokens = generator.integers(0, 4, size=padded)
         targets = np.append(tokens[1:], 0)
-        targets[ends - 1] = IGNORE
+        targets[np.cumsum(lengths) - 1] = IGNORE
         distances = built.distances(tokens, targets, lengths)
-        check_shape("distances", distances, "int64", tokens.shape)
-        assert not distances[ends[-1] :].any(), "padding must have no evidence"
-        for run in map(slice, ends - lengths, ends):
+        assert distances.dtype == np.int64, "distances must be int64"
+        assert distances.shape == (padded,), f"distances must have the shape ({padded},)"
+        assert (distances[sum(lengths) :] == 0).all(), "padding must have no evidence"
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            run = slice(end - length, end)
             of_run = distances[run]
-            inside = (of_run >= 0) & (of_run <= np.arange(1, len(of_run) + 1))
-            assert inside.all(), f"evidence must lie in the run: {of_run.tolist()}"
+            assert ((of_run >= 0) & (of_run <= np.arange(1, length + 1))).all(), (
+                f"evidence must lie in the run: {of_run.tolist()}"
+            )
             # A pack's other runs depend on rank and order, and g must not.
-            alone = built.distances(tokens[run], targets[run], [len(of_run)])
+            alone = built.distances(tokens[run], targets[run], [length])
             assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"
 
 
 def check_corpus(corpus: type[OwnCorpus], **parameters: object) -> None:
     """Check that a corpus yields text, the same on every call; of a large one, the first documents."""
-    texts, again = ([*islice(validated(corpus, parameters).documents(), 1000)] for _ in range(2))
-    assert {*map(type, texts)} == {str}, "a corpus must have documents of text"
-    assert texts == again, "documents must be the same on every call"
+    read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), 1000))  # noqa: E731
+    texts = read()
+    assert texts, "a corpus must have documents"
+    assert {*map(type, texts)} == {str}, "documents must be text"
+    assert texts == read(), "documents must be the same on every call"

@@ -37,7 +37,7 @@ BROKEN = {
     "type": (check_distance_method, Rerope, "rel_pos", lambda r: r.float(), {"window": 4}, "must be float64"),
     "missing_band": (check_distance_method, Rerope, "bands", lambda b: b[:1], {"window": 4}, "must lie in one band"),
     "twice": (check_distance_method, Rerope, "bands", lambda b: (*b, b[1]), {"window": 4}, "must lie in one band"),
-    "not_finite": (check_distance_method, Rerope, "rel_pos", lambda r: r / 0, {"window": 4}, "band 0 differs"),
+    "not_finite": (check_distance_method, Rerope, "rel_pos", lambda r: r / 0, {"window": 4}, "must be finite"),
     "rising": (check_frequency_method, Yarn, "inv_freq", lambda f: f.flip(0), {"factor": 2.0, "train_len": 64}, "fall"),
     "single": (check_frequency_method, Yarn, "inv_freq", lambda f: f.float(), {"factor": 2.0, "train_len": 64}, "64"),
     "target": (check_skip_method, Pose, "position_ids", lambda i: i + 1, {"target_len": 20}, "0 .. target_len - 1"),

@@ -34,7 +34,7 @@ class TrainConfig(Section):
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 computes in bfloat16 and keeps float32 weights."""
-    backend: Literal["auto", "sdpa", "varlen", "flash", "xformers"] = "auto"
+    backend: Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"] = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
     """Whether transformer blocks are compiled, by graphs that serve all blocks and packs; auto does so on a GPU."""

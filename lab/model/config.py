@@ -31,14 +31,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from lab.core.schema import Length, NonNegative, PositiveFloat, Section
 from lab.positions import Band, Distance, Frequencies, identity
+from lab.positions.method import differences
 from lab.positions.regions import Near
 from lab.positions.rope import Plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 Kind = Literal["full", "window", "nope", "part"]
 CLIP_NORM = 1.0  # largest norm of the whole gradient
@@ -103,6 +108,18 @@ class Sliding(Distance):
     @property
     def hides_pairs(self) -> bool:
         return True
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Subtract every key position from every query position; the result is nan for pairs beyond the window.
+
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> Sliding(window=3).rel_pos(torch.tensor([4]), torch.arange(5)).tolist()
+            [[nan, nan, 2.0, 1.0, 0.0]]
+        """
+        rel = differences(q_pos, k_pos)
+        return rel.masked_fill(rel >= self.window, float("nan"))
 
     @property
     def bands(self) -> tuple[Band, ...]:

@@ -228,7 +228,7 @@ class Decoder(nn.Module):
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
         """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
         n_maps = len({band.k_map for band in self.distance.bands})
-        if self.frequencies.is_dynamic:  # keys are rotated at every step
+        if self.backend == "reference" or self.frequencies.is_dynamic:  # keys are rotated at every step
             n_maps = 0
         return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps)
 

@@ -84,6 +84,30 @@ class Dca(Distance):
             plain += 1
         return plain
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
+
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        Example:
+            >>> import torch
+            >>> dca = Dca(chunk=6, train_len=10, window=4)
+            >>> dca.rel_pos(torch.tensor([11]), torch.arange(12)).int().tolist()
+            [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
+            >>> dca.rel_pos(torch.tensor([6]), torch.arange(7)).int().tolist()
+            [[6, 5, 4, 3, 2, 1, 0]]
+            >>> Dca(chunk=3, train_len=4, parts="intra").rel_pos(torch.tensor([4]), torch.arange(5)).tolist()
+            [[nan, nan, nan, 1.0, 0.0]]
+        """
+        chunks_back = q_pos[:, None] // self.s - k_pos[None, :] // self.s
+        r = q_pos[:, None] % self.s
+        last = self.train_len - 1
+        successive = (self.s + r).where(r < self.w, last)
+        q = r.where(chunks_back <= 0, successive.where(chunks_back == 1, last))
+        rel = (q - k_pos[None, :] % self.s).double()
+        if self.parts == "intra":
+            rel = rel.masked_fill(chunks_back > 0, float("nan"))
+        return rel
+
     @property
     def bands(self) -> tuple[Band, ...]:
         """The same chunk, the previous one and the earlier ones with one key map, or the first band alone."""

@@ -124,27 +124,14 @@ class Distance(Method):
     beyond_training: ClassVar[bool] = True
     """Whether the method is for texts longer than training, and may change nothing in training itself."""
 
+    @abstractmethod
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compute the relative positions, in tokens: float64 (Tq, Tk); entries with k_pos > q_pos are unspecified."""
+
     @property
     @abstractmethod
     def bands(self) -> tuple[Band, ...]:
-        """The map as bands; their regions partition the causal mask except for hidden pairs."""
-
-    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compute the relative positions, in tokens, each in its band; those of hidden pairs are nan.
-
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk); entries with k_pos > q_pos are unspecified.
-        Example:
-            >>> import torch
-            >>> from lab.positions import distance
-            >>> distance("dca", chunk=6, train_len=10).rel_pos(torch.tensor([11]), torch.arange(12)).int().tolist()
-            [[9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0]]
-        """
-        m, n = q_pos[:, None], k_pos[None, :]
-        rel_pos = (m - n).double().where(n > m, math.nan)
-        for band in self.bands:
-            distances = (band.q_map(m) - band.k_map(n)).double()
-            rel_pos = distances.where(band.region.contains(m, n), rel_pos)
-        return rel_pos
+        """The same map as bands; their regions partition the causal mask except for hidden pairs."""
 
     @property
     def constant_factor(self) -> float:
@@ -200,3 +187,8 @@ class Distance(Method):
 
 def identity(positions: Tensor) -> Tensor:
     return positions
+
+
+def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
+    return (q_pos[:, None] - k_pos[None, :]).double()

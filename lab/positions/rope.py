@@ -20,7 +20,7 @@ Source: STRING, arXiv:2410.18745, Eq. 1.
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.positions.method import Band, Distance, FrequencyMethod, Tensor, identity
+from lab.positions.method import Band, Distance, FrequencyMethod, Tensor, differences, identity
 from lab.positions.regions import Far
 
 
@@ -49,6 +49,10 @@ class Plain(Distance):
     """Plain distance, which has no parameters of its own."""
 
     method: Literal["plain"] = "plain"
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
+        return differences(q_pos, k_pos)
 
     @property
     def bands(self) -> tuple[Band, ...]:

@@ -37,7 +37,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from lab.core.schema import NonNegative, Positive
-from lab.positions.method import Band, Distance, Tensor, identity
+from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
 
@@ -54,6 +54,12 @@ class SelfExtend(Distance):
     @property
     def longest_plain(self) -> int:
         return self.window + 1
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Keep distances below the window and count groups beyond it: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
+        i = differences(q_pos, k_pos)
+        grouped = differences(q_pos // self.group, k_pos // self.group) + self.window - self.window // self.group
+        return i.where(i < self.window, grouped)
 
     @property
     def bands(self) -> tuple[Band, ...]:
@@ -78,6 +84,10 @@ class Rerope(Distance):
     def longest_plain(self) -> int:
         return self.window + 1
 
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Clamp every distance at the window: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
+        return differences(q_pos, k_pos).clamp(max=self.window)
+
     @property
     def bands(self) -> tuple[Band, ...]:
         window = self.window
@@ -101,8 +111,7 @@ class LeakyRerope(Distance):
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
-        # The bands subtract quotients, and the rounding errors of these grow with the positions.
-        i = (q_pos[:, None] - k_pos[None, :]).double()
+        i = differences(q_pos, k_pos)
         return i.clamp(max=self.window) + (i - self.window).clamp(min=0) / self.leak
 
     @property

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lab.core.schema import NonNegative, Positive
-from lab.positions.method import Band, Distance, identity
+from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
 WINDOW = 128  # W of all models in the paper
@@ -55,6 +55,11 @@ class String(Distance):
     def constant_factor(self) -> float:
         # On the logits. The released factor is on cos and sin, which enter them through the query and through the key.
         return (0.1 * math.log(2) + 1) ** 2 if self.released_scaling else 1.0
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Reduce the distances from S on by S - W: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
+        i = differences(q_pos, k_pos)
+        return i - (i >= self.shift) * (self.shift - self.window)
 
     @property
     def bands(self) -> tuple[Band, ...]:

@@ -179,6 +179,7 @@ CASES = [  # device, dtype, backend, layout, kernel
     ("cpu", SINGLE, "auto", "row", "sdpa"),
     ("cpu", SINGLE, "auto", "bands", "cpu_bands"),
     ("cpu", SINGLE, "auto", "irregular", "dense"),
+    ("cpu", SINGLE, "reference", "irregular", "reference"),
     ("cuda", HALF, "varlen", "row", "varlen"),
     ("cuda", HALF, "varlen", "bands", "flash_bands"),
     ("cuda", HALF, "auto", "irregular", "dense"),

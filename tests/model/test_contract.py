@@ -17,13 +17,16 @@ FLOAT32_TOL = 3e-5  # the product's promise for float32
 THETA, WIDTH = 100.0, 8
 SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
-by_bands = [pytest.param(*METHODS[name], id=name) for name in METHODS]  # parameters shape the bands
+ON_CPU = ("reference", "sdpa")
+by_pairs = [pytest.param("reference", *ONCE[name], id=f"pairs-{name}") for name in ONCE]
+by_bands = [pytest.param("sdpa", *METHODS[name], id=f"bands-{name}") for name in METHODS]  # parameters shape the bands
 INTRA = {"method": "dca", "train_len": 8, "chunk": 5, "parts": "intra"}  # the one method that hides pairs
 by_chunk = lambda i, m, n: i if m // 5 == n // 5 else None  # noqa: E731
-hiding = pytest.param(INTRA, by_chunk, id="intra")
-on_cpu_methods = pytest.mark.parametrize(("parameters", "rel"), [*by_bands, hiding])
+hiding = [pytest.param(name, INTRA, by_chunk, id=f"{name}-intra") for name in ON_CPU]
+on_cpu_methods = pytest.mark.parametrize(("backend", "parameters", "rel"), by_pairs + by_bands + hiding)
 each_once = pytest.mark.parametrize(("parameters", "rel"), ONCE.values(), ids=ONCE)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+on_cpu = pytest.mark.parametrize("backend", ON_CPU)
 FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0.316, 0.1, 0.0316), factor of layer 3
     "pi": ({"method": "pi", "factor": 4.0}, [s / 4 for s in SPEEDS], lambda m: 1.0),
     "ntk": ({"method": "ntk", "factor": 4.0}, [(THETA * 4 ** (8 / 6)) ** (-j / 4) for j in range(4)], lambda m: 1.0),
@@ -34,24 +37,25 @@ FREQUENCIES = {  # method, inverse frequencies at THETA and width 8 (speeds 1, 0
 
 @cases
 @on_cpu_methods
-def test_outputs_and_gradients_on_a_cpu(parameters, rel, case):
+def test_outputs_and_gradients_on_a_cpu(backend, parameters, rel, case):
     leaves = [x.requires_grad_() for x in draw(1, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
     factor = log_factor(4) if case.docs is None and case.ids is None else None
     method = distance(**parameters, log_n=4) if factor else distance(**parameters)
-    out = case.attend(*leaves, ROPE, method, "sdpa")
+    out = case.attend(*leaves, ROPE, method, backend)
     truth = case.truth(*leaves, SPEEDS, rel, *filter(None, [factor]))
     assert_with_gradients(out, truth, leaves, TIGHT_TOL)
     single = [x.detach().float() for x in leaves]
     with torch.autocast("cpu", torch.bfloat16):  # which attention leaves in float32
-        out = case.attend(*single, ROPE, method, "sdpa")
+        out = case.attend(*single, ROPE, method, backend)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), truth.detach(), rtol=0, atol=FLOAT32_TOL)
 
 
-def test_an_anchor_with_a_higher_id_is_seen():
+@on_cpu
+def test_an_anchor_with_a_higher_id_is_seen(backend):
     case, q_k_v = Case(10, 10, rows=2, ids=RESET, mask="anchor", docs=DOCS), draw(3, 2, 4, 2, 10, 10, WIDTH)
     truth = case.truth(*q_k_v, SPEEDS, lambda i, m, n: i)
-    out = case.attend(*q_k_v, ROPE, distance("plain"), "sdpa")
+    out = case.attend(*q_k_v, ROPE, distance("plain"), backend)
     torch.testing.assert_close(out, truth, rtol=0, atol=TIGHT_TOL)
 
 
@@ -65,14 +69,15 @@ def test_long_anchored_segments_run_as_tiles_on_a_cpu(parameters, rel, monkeypat
 
 
 @pytest.mark.parametrize(("frequency", "speeds", "factor"), FREQUENCIES.values(), ids=FREQUENCIES)
+@on_cpu
 @each_once
-def test_frequency_and_distance_methods_combine(parameters, rel, frequency, speeds, factor):
+def test_frequency_and_distance_methods_combine(parameters, rel, backend, frequency, speeds, factor):
     q, k, v = draw(8, 1, 2, 1, 15, 15, WIDTH)
     rotary = frequencies(**frequency, head_dim=WIDTH, theta=THETA)
     method, other = distance(**parameters, log_n=3), log_factor(3)
     case = Case(15, 15)
     expected = case.truth(q, k, v, speeds, rel, lambda m: factor(m) * other(m))
-    out = case.attend(q, k, v, rotary, method, "sdpa", layer=3)
+    out = case.attend(q, k, v, rotary, method, backend, layer=3)
     torch.testing.assert_close(out, expected, rtol=0, atol=TIGHT_TOL)
 
 
@@ -138,7 +143,7 @@ def test_masks_on_a_gpu(device, dtype, tolerance, parameters, rel, case):
     compare_on(device, dtype, tolerance, "auto", case, parameters, rel)
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "varlen", "flash", "xformers"])
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "varlen", "flash", "xformers"])
 def test_a_row_of_nothing_but_padding_comes_back_as_zeros(backend, stood_in):
     q, k, v = (x.bfloat16() for x in draw(4, 1, 4, 2, 8, 8, WIDE))
     out = Case(8, 8, lengths=()).attend(q, k, v, WIDE_ROPE, distance("plain"), backend)
@@ -158,10 +163,11 @@ MISFITS = {
 }
 
 
+@on_cpu
 @pytest.mark.parametrize(("tensors", "options"), MISFITS.values(), ids=MISFITS)
-def test_shapes_that_do_not_fit_are_refused_in_one_line(tensors, options):
+def test_shapes_that_do_not_fit_are_refused_in_one_line(tensors, options, backend):
     with pytest.raises(DataError) as caught:
-        attend(*tensors, **options)
+        attend(*tensors, backend=backend, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -170,7 +176,7 @@ def test_settings_that_cannot_run_are_refused():
         attend(Q, K, V, mask="full")
     with pytest.raises(ConfigError, match="^mask=anchor: needs doc_ids"):
         attend(Q, K, V, mask="anchor")
-    with pytest.raises(ConfigError, match="fast: .* auto, sdpa, "):
+    with pytest.raises(ConfigError, match="fast: .* auto, reference, sdpa, "):
         attend(Q, K, V, backend="fast")
     for backend in ("varlen", "flash", "xformers"):  # kernels of GPUs
         with pytest.raises((ConfigError, MissingPackage), match=rf"{backend}.*(CUDA device only|go without)"):

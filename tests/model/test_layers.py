@@ -79,10 +79,10 @@ def layers(*pattern):
     return LayersConfig(pattern=pattern, window=near, fraction=part)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_logits_by_definition_whole_and_decoded(pattern):
+@pytest.mark.parametrize(("pattern", "backend"), [*((kinds, "auto") for kinds in PATTERNS), (PATTERNS[2], "reference")])
+def test_logits_by_definition_whole_and_decoded(pattern, backend):
     kinds = None if pattern == ("full",) else layers(*pattern)
-    decoder = tiny(dataclasses.replace(TINY, layers=kinds))
+    decoder = tiny(dataclasses.replace(TINY, layers=kinds), backend=backend)
     assert_by_definition(decoder, [ATTENDED[pattern[layer % len(pattern)]] for layer in range(TINY.n_layers)])
 
 

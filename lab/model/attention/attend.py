@@ -1,4 +1,4 @@
-"""One attention function for every backend, position method and mask; all are tested against their definition.
+"""One attention function for every backend, position method and mask; all are tested against the dense reference.
 
 `lab/model/attention/backends.py` lists the kernels and chooses among them.
 
@@ -22,6 +22,7 @@ from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 
 DENSE_ROWS = 256  # query rows whose logits are stored at a time
+REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are stored at a time
 
 
 def attend(
@@ -95,7 +96,7 @@ def attend_layout(
     values = v.to(dtype)
     if cache is not None:
         keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
-    if cache is None or not cache.n_maps:
+    if name != "reference" and (cache is None or not cache.n_maps):
         keys = [rotation.rotate(keys[0]).to(dtype) for rotation in layout.k_rotations]
     with torch.autocast(v.device.type, enabled=False):  # it would round the logits of float32 inputs
         return KERNELS[name](q, keys, values, layout, layer).to(v.dtype)
@@ -169,6 +170,40 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
+def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
+    """Attend by definition: each pair's logit is q . R(rel_pos) k, from the matrix of relative positions itself.
+
+    No query or key is rotated on its own. With pair (a, b) of q and (c, d) of k at angle t = rel_pos * inv_freq,
+    the pair adds (a c + b d) cos t + (a d - b c) sin t. Differentiable; memory is (rows, Tk, H/2) at a time.
+
+    Shapes: q (B, N, Tq, H); keys, one (B, K, Tk, H), and v, not rotated; returns (B, N, Tq, H) in the dtype of v.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    groups = q.shape[1] // v.shape[1]
+    v_wide = v.to(dtype).repeat_interleave(groups, dim=1)
+    q1, q2 = q.to(dtype).chunk(2, dim=-1)
+    k1, k2 = keys[0].to(dtype).repeat_interleave(groups, dim=1).chunk(2, dim=-1)
+    inv_freq = layout.frequencies.inv_freq.to(q.device)
+    visible_BQK = layout.visible_mask()
+    factor = layout.logit_factor(layer, dtype)
+    q_pos, k_pos = torch.atleast_2d(layout.q_pos), torch.atleast_2d(layout.k_pos)
+    rows = max(len(q_pos), len(k_pos))
+    ids = [*zip(q_pos.expand(rows, -1), k_pos.expand(rows, -1))]
+    outs = []
+    for start in range(0, q.shape[2], REFERENCE_ROWS):
+        part = slice(start, start + REFERENCE_ROWS)
+        rel = torch.stack([layout.distance.rel_pos(m[part], n) for m, n in ids]).nan_to_num()  # of hidden pairs
+        angle = rel[:, None, :, :, None] * inv_freq  # (B or 1, 1, rows, Tk, H/2)
+        a, b = q1[:, :, part, None], q2[:, :, part, None]
+        c, d = k1[:, :, None], k2[:, :, None]
+        pairs = (a * c + b * d) * angle.cos().to(dtype) + (a * d - b * c) * angle.sin().to(dtype)
+        logits = pairs.sum(-1) * q.shape[-1] ** -0.5
+        if factor is not None:
+            logits = logits * factor[:, None, part, None]
+        outs.append(masked_softmax(logits, visible_BQK[:, None, part]) @ v_wide)
+    return torch.cat(outs, dim=2).to(v.dtype)
+
+
 def attend_causal(
     q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: Callable[..., Tensor]
 ) -> Tensor:
@@ -177,9 +212,10 @@ def attend_causal(
 
 
 KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]] = {
+    "reference": reference,
     **{name: partial(attend_causal, kernel=kernel) for name, kernel in CAUSAL_KERNELS.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),
     "cpu_bands": partial(attend_bands, kernel=CpuFlash()),
     "dense": attend_dense,
 }
-"""The keys are rotated once for each key map."""
+"""The keys are rotated once for each key map, those of the reference not at all."""

@@ -1,5 +1,6 @@
 """Choose the kernel that attends: the backend of a run, and the kernel for a layout and the sizes of its tensors.
 
+    reference                        by definition, from the matrix of relative positions
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band; all but sdpa with
                                      a sliding window
     flash_bands, cpu_bands           the bands in rounds of tiles, merged by log-sum-exp
@@ -41,12 +42,14 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
     Raises: ConfigError for a backend that is unknown, unavailable or cannot run the layout; MissingPackage.
     """
     name = choose_backend(backend, q.device, v.dtype)[0]
+    if name == "reference":
+        return name, v.dtype
     has_tiles = layout.starts is not None or is_causal(layout)
     fits = runs_heads(name, q.shape[3])
     if name != "sdpa" and not (fits and (runs_in_one_call(name, layout) or (has_tiles and name in HALF_ONLY))):
         if backend != "auto":
             what = f"head_dim={q.shape[3]}, distance={layout.distance.method}, or these ids or mask"
-            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or auto")
+            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
     bands = None
     if devices.kind(v.device) == "cpu":
@@ -134,15 +137,15 @@ def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool)
 def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise an error, in one line, for a backend that cannot run here."""
     field = f"train.backend={backend}"
-    if backend not in CAUSAL_KERNELS:
-        names = ", ".join(["auto", *CAUSAL_KERNELS])
+    if backend not in (*CAUSAL_KERNELS, "reference"):
+        names = ", ".join(["auto", "reference", *CAUSAL_KERNELS])
         raise ConfigError(f"{field}: unknown attention backend; use one of: {names}")
     module = {"flash": "flash_attn", "xformers": "xformers.ops"}.get(backend, "torch")
     package = module.partition(".")[0]
     error = import_error(module)
     if error == "":
         raise MissingPackage(package, f"{field} (backend: auto would go without)", "gpu")
-    if backend != "sdpa" and devices.kind(device) != "cuda":
+    if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype.itemsize != 2:
         rule = f"takes float16 or bfloat16, not {dtype}"

@@ -217,8 +217,8 @@ class KeyCache:
     """Keys and values of the tokens so far, preallocated for `max_tokens`.
 
     Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends only
-    on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length.
-    The next forward pass reads and fills `rows`.
+    on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length and for the
+    reference. The next forward pass reads and fills `rows`.
 
     Shapes: `store` (n_layers, keys of each map and values, B, K, max_tokens, H). `length` tokens of it are filled.
     """
