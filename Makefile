@@ -15,8 +15,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 fit: export GOMP_SPINCOUNT ?= 2000
 fit: .venv/.fit
 	@$(STEP); step .venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
-	@$(STEP); step .venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume --run.name=cpu_demo_384 \
-		--start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000
+	@$(STEP); step .venv/bin/python -m lab.fit configs/cpu_demo_384.yaml --resume
 	@$(STEP); step .venv/bin/python -m eval.distance runs/cpu_demo_384 --plot --distance=plain \
 		--distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128
 # the shell waits for a step that Ctrl-C stops (75), whose own last line names only the command of that step

@@ -87,7 +87,7 @@ def faults_of(*words, path=CONFIG):
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
-    """Work where runs/base_192 is a run and models/ holds models, as the configs that start from them expect."""
+    """Work where runs/ and models/ have the runs and models that configs start from."""
     shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8}
     shape |= {"intermediate_size": 96, "vocab_size": 32000, "max_position_embeddings": 4096}
     for name in ("llama-2-7b", "llama-2-7b-chat", "llama-3-8b-instruct"):
@@ -96,8 +96,9 @@ def demo(tmp_path, monkeypatch):
         (folder / "config.json").write_text(json.dumps(shape))
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
         (folder / "tokenizer.json").write_text("{}")
-    (tmp_path / "runs" / "base_192").mkdir(parents=True)
-    (tmp_path / "runs" / "base_192" / "config.yaml").write_text(load(ROOT / "configs" / "base_192.yaml").to_yaml())
+    for name in ("base_192", "cpu_demo"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").write_text(load(ROOT / "configs" / f"{name}.yaml").to_yaml())
     monkeypatch.chdir(tmp_path)
 
 
