@@ -1,6 +1,6 @@
 """Plot the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
 
-`findings` is plotted from records, `string_2k` from a method. `demo` is of runs/cpu_demo_384, `methods`
+`findings` and `lengths` are plotted from records, `string_2k` from a method. `demo` is of runs/cpu_demo_384, `methods`
 and `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores. The
 pictures of docs/demand.md are plotted at the commit that it names.
 """

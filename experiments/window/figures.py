@@ -26,7 +26,7 @@ SIZES = {"size_2M": "1.9M parameters", "size_6M": "5.8M parameters"}
 
 
 def plot_findings(records: Records, out: Path) -> None:
-    """Plot accuracy by distance for each order of asking (D), reach against window (W), and windows at 384 (L)."""
+    """Plot accuracy by distance for each order of asking (D) with reach against window (W), and windows at 384 (L)."""
     windows = records.runs[records.runs["stage"].isin(["W_1M", "W_2M", "W_4M", *SIZES])]
     cells = records.cells[records.cells["text"] == GENERATED]
     filled = cells[(cells["stage"] == "D") & (cells["prompt"] == cells["window"])]
@@ -37,11 +37,11 @@ def plot_findings(records: Records, out: Path) -> None:
             panels.append(distance_panel(filled[filled["method"] == method], ORDERS, title))
     if len(windows):
         panels.append(window_panel(windows))
-    if (cells["stage"] == "L").any():
-        asked = cells[(cells["stage"] == "L") & (cells["prompt"] == 384) & (cells["method"] == PLAIN)]
-        panels.append(distance_panel(asked, QUESTIONS, "Prompts of 384 tokens"))
     if panels:
         save_chart(concat(*panels, columns=1), out / "findings.png")
+    asked = cells[(cells["stage"] == "L") & (cells["prompt"] == 384) & (cells["method"] == PLAIN)]
+    if len(asked):
+        save_chart(distance_panel(asked, QUESTIONS, "Prompts of 384 tokens"), out / "lengths.png")
 
 
 def distance_panel(cells: pd.DataFrame, names: dict[str, str], title: str) -> "alt.LayerChart":

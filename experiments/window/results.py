@@ -2,8 +2,9 @@
 
 A run is one observation. Branches of a base model are compared by the differences of pairs, with limits of the t
 distribution over seeds. Verdicts are those of the predictions: *equal* if the 90% limits lie within the margin, *shown*
-if the 95% limits lie on the predicted side of 0 and p, adjusted by Holm over an experiment, is below .05. Fewer than
-FEWEST seeds are described and get no verdict. The predictions are in predictions.yaml.
+if the 95% limits lie on the predicted side of 0 and p, adjusted by Holm over an experiment, is below .05, *shown, less*
+if the mean is then below the margin. Fewer than FEWEST seeds are described and get no verdict. The predictions are in
+predictions.yaml.
 """
 
 import math
@@ -275,7 +276,7 @@ def judge_prediction(prediction: Prediction, row: Row) -> str:
     if row["high"] < prediction.least:
         return "refuted"
     if row["low"] > 0 and row["p, Holm"] < 0.05:
-        return "shown" if row["difference"] >= prediction.least else "shown, but less than predicted"
+        return "shown" if row["difference"] >= prediction.least else "shown, less"
     return "open"
 
 
