@@ -22,7 +22,7 @@ from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 
 DENSE_ROWS = 256  # query rows whose logits are stored at a time
-REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are stored at a time
+REFERENCE_ROWS = 64  # query rows at a time, for their (rows, Tk, H/2) angles
 
 
 def attend(
