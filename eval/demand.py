@@ -92,7 +92,7 @@ def count_packs(place: Path, options: DemandOptions, overrides: Settings) -> tup
     data = module.PackedData(experiment)
     data.prepare_data()
     data.setup()
-    counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
+    counting = Counting(experiment)
     counts = counting.local
     wanted = int(options.tokens or min(3_000_000, experiment.train.tokens))
     # The streams of a run's processes take turns, as in training.

@@ -193,7 +193,10 @@ def read_run_config(path: Path) -> Settings:
     """
     values = read_yaml(path)
     # Runs of earlier versions state settings that no longer exist, mostly at values that changed nothing.
-    without_effect = {"model": {"norm": "pre", "gate": False, "softmax": None}, "data": {"schedule": None}}
+    without_effect: dict[str, Settings] = {
+        "model": {"norm": "pre", "gate": False, "softmax": None},
+        "data": {"schedule": None},
+    }
     for section, settings in without_effect.items():
         stated = part(values, section)
         for name, value in settings.items():

@@ -205,7 +205,7 @@ class Wandb:
         """Begin the run in the mode of the config, or offline."""
         import wandb
 
-        mode = experiment.track.wandb
+        mode: Any = experiment.track.wandb
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # not quiet, it also asks the server for the user's name
