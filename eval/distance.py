@@ -187,7 +187,7 @@ class FoundByDistance(run.Measure):
         plot_share = partial(plot, y=Axis("score", "retrieval accuracy", limits=(0, 1), percent=True))
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
         points = plot_share(shares, limits=True, points=True, rules=rules, title=self.title())
-        panels = [layer(points, plot_share(self.fits, marks=False, legend=False))]
+        panels: list[Any] = [layer(points, plot_share(self.fits, marks=False, legend=False))]
         # A logarithmic axis has no 0, and a model of no run has no f.
         counted = [row for row in shares if row["f"]]
         if counted:

@@ -120,8 +120,8 @@ class FinishedTests(Worker):
 
     def load(self, value: int) -> dict[int, Row]:
         """Return the finished tests of a length or distance by number, and count them in the bar."""
-        tests = self.store.tests[self.cell(value)]
-        self.bar.count_finished(sum(test < self.n_tests for test in tests))
+        tests = {int(number): test for number, test in self.store.tests[self.cell(value)].items()}
+        self.bar.count_finished(sum(number < self.n_tests for number in tests))
         return tests
 
     def save(self, value: int, rows: Mapping[int, Row]) -> None:

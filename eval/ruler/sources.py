@@ -125,7 +125,7 @@ class Turn(NamedTuple):
     budget: int
     room: int
     seed: int
-    index: int
+    test: int
     rng: np.random.Generator
 
 
@@ -143,10 +143,10 @@ def questions(_: Writer, sources: Sources, turn: Turn, *, file: str) -> Draft:
     Near documents come before those of other questions.
     """
     entries, documents, field = sources[file]
-    if turn.index >= len(entries):
+    if turn.test >= len(entries):
         raise ConfigError(f"{field}: has {len(entries)} questions; lower --tests to that")
     # One order for all tests of a seed, so that no question is asked two times.
-    entry = entries[np.random.default_rng(turn.seed).permutation(len(entries))[turn.index]]
+    entry = entries[np.random.default_rng(turn.seed).permutation(len(entries))[turn.test]]
     gold, near = entry["gold"], entry["near"]
     others = [k for k in turn.rng.permutation(len(documents)).tolist() if k not in {*gold, *near}]
     order = [*gold, *[near[k] for k in turn.rng.permutation(len(near))], *others]

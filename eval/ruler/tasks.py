@@ -66,7 +66,7 @@ class Task:
         writer.check_spelling(draft.answers, self.score)
         least = writer.count(draft.compose(draft.least)) + turn.budget
         if least > turn.length:
-            rule = f"too short for test {turn.index} of {self.name} with its answer"
+            rule = f"too short for test {turn.test} of {self.name} with its answer"
             raise ConfigError(f"--lengths={turn.length}: {rule}; use {least} or more, or leave the task out")
         return draft
 

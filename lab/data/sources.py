@@ -113,11 +113,11 @@ def find_changed_files(config: DataConfig, folder: Path) -> list[str]:
     times = read_times(root, listing.files)
     changes = []
     for name in sorted(times.keys() | recorded.keys()):
-        error: str | None = "was added"
+        change: str | None = "was added"
         if name in recorded:
-            error = file_error(root / name, recorded[name], hashes=known.get(name) != times.get(name))
-        if error:  # a corpus that is one file has the name "." in its listing
-            changes.append(f"{root.name if name == '.' else name} {error}")
+            change = file_error(root / name, recorded[name], hashes=known.get(name) != times.get(name))
+        if change:  # a corpus that is one file has the name "." in its listing
+            changes.append(f"{root.name if name == '.' else name} {change}")
     if not changes and times != known:
         with suppress(OSError, DiskError):  # a run may read a folder that it cannot write to
             write_json(folder / TIMES, times)
