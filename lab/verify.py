@@ -23,9 +23,10 @@ from pathlib import Path
 
 from lab.config import load_experiment
 from lab.core.command import EXIT_FAILURE, Arguments, Bar, CommandSpec, run, show, start
-from lab.core.errors import CheckpointError, ConfigError, LabError
+from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.core.files import errors_in, read_entries, read_object, sha256
-from lab.data.shards import PREPARED, read_manifests, read_shard_manifest
+from lab.data.config import hash_json
+from lab.data.shards import PREPARED, read_manifests, read_prepared, read_shard_manifest
 from lab.runs.checkpoints import (
     BEGINS,
     COUNTS,
@@ -59,6 +60,7 @@ def list_checks(path: Path) -> Iterator[Check]:
         yield partial(check_hashes, path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
+        yield partial(check_identity, path)
         yield partial(read_manifests, path)
         for shard in shards:
             yield partial(check_hashes, shard)
@@ -86,6 +88,13 @@ def check_checkpoint(path: Path) -> None:
     if checkpoint.files:  # raises for another run
         check_hashes(path)
     read_state(checkpoint)
+
+
+def check_identity(folder: Path) -> None:
+    """Reject a record of shards whose name is not the hash of the settings that it states."""
+    record = read_prepared(folder)
+    if record is not None and not record["name"].endswith(f"-{hash_json(record['identity'])[:10]}"):
+        raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
 
 
 def checks_of_run(folder: RunFolder) -> Iterator[Check]:
