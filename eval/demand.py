@@ -1,15 +1,16 @@
 """Count what a corpus asks for: targets by the distance of their evidence, and how often training attends across it.
 
-    probe-lab demand CONFIG|RUN [--tokens=N] [--section.key=value ...] [--plot]
+    probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--section.key=value ...] [--plot]
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
 nearest evidence lies d tokens back (lab/counts/rows.py). Of a CONFIG, both are counted in the first packs of its
-run, and nothing is trained. Of a RUN, they are what it has counted. A text of your own is a corpus:
+run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file, a folder or a pattern, as
+data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
     probe-lab demand configs/cpu_demo.yaml --plot
     probe-lab demand configs/cpu_demo.yaml --evidence.tokens=4 --tokens=1e6
     probe-lab demand runs/cpu_demo
-    probe-lab demand configs/cpu_stdlib.yaml --data.corpus.name=text --data.corpus.path=essays.txt
+    probe-lab demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
 Targets without a loss do not count. If weights make a difference, g of all scored targets is printed too.
 """
@@ -17,6 +18,7 @@ Targets without a loss do not count. If weights make a difference, g of all scor
 import itertools
 from dataclasses import asdict, dataclass
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,14 +31,14 @@ from eval.engine.text import Result, to_text
 from lab import config
 from lab.analysis import run as analysis
 from lab.config.settings import Settings
-from lab.core import command, schema
+from lab.core import command, launch, schema
 from lab.core.arguments import settings_lines, split_options
 from lab.core.chart import Axis, plot_lines
 from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
-from lab.data import module
+from lab.data import module, preparation, text_files
 from lab.data.batch import to_batch
 from lab.runs import source
 from lab.train.record import Counting
@@ -49,7 +51,7 @@ class DemandOptions(schema.Section):
     """Options of the command, in addition to the settings of a run."""
 
     tokens: Annotated[float, Ge(1), Le(1e12)] | None = None
-    """Tokens to read, a pack more at most; default: those of the run, 3,000,000 at most."""
+    """Tokens to read, a pack more at most; default: those of the run or the TEXT, 3,000,000 at most."""
 
 
 def report_demand(request: Request) -> Result:
@@ -79,6 +81,7 @@ def report_demand(request: Request) -> Result:
     )
     bins, text = tabulate_bins(profiles)
     name = place.name if place.is_dir() else place.stem
+    name = name.replace("*", "all")  # of a pattern
     rows: list[Row] = [{"metric": "counted", **sums, "evidence": evidence}]
     for row in bins.to_dict("records"):
         rows.append({"metric": "demand", **row})
@@ -87,14 +90,27 @@ def report_demand(request: Request) -> Result:
 
 
 def count_packs(place: Path, options: DemandOptions, overrides: Settings) -> tuple[config.Experiment, SavedCounts]:
-    """Count the first packs of a config's run."""
-    experiment = config.load_experiment(place, overrides)
+    """Count the first packs of a config's run, or of a text."""
+    settings = {}
+    suffixes = (*text_files.ROWS, *text_files.PLAIN)
+    is_text = place.is_dir() or text_files.has_suffix(place.name, suffixes) or has_magic(str(place))
+    if is_text:
+        # All of the text is read, in packs with room for its window, and no probe reads it.
+        settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
+        settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}
+        if window := overrides.get("data.window"):
+            settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
+    settings |= overrides
+    experiment = config.load_experiment(Path("cpu_stdlib") if is_text else place, settings)
     data = module.PackedData(experiment)
+    if is_text:
+        preparation.prepare(experiment.data, workers=launch.cores())
     data.prepare_data()
     data.setup()
     counting = Counting(experiment)
     counts = counting.local
-    wanted = int(options.tokens or min(3_000_000, experiment.train.tokens))
+    available = data.store.n_tokens if is_text else experiment.train.tokens
+    wanted = int(options.tokens or min(3_000_000, available))
     # The streams of a run's processes take turns, as in training.
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
@@ -139,8 +155,8 @@ SPEC = EvaluationSpec(
     name="demand",
     description=__doc__,
     excluded=("--distance", "--frequency"),
-    takes=lambda place: place.suffix == ".yaml" or (place / source.CONFIG).is_file(),
-    missing="CONFIG|RUN: must be the first argument; for instance configs/cpu_demo.yaml",
+    takes=lambda place: place.suffix == ".yaml" or (place / source.CONFIG).is_file(),  # not the files of a TEXT
+    missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
     settings=partial(settings_lines, DemandOptions),
     stopped=command.NOTHING_WRITTEN,
 )

@@ -91,7 +91,7 @@ def check_checkpoint(path: Path) -> None:
 
 
 def check_identity(folder: Path) -> None:
-    """Reject a record of shards whose name is not the hash of the settings that it states."""
+    """Reject a record of shards if its name is not the hash of the settings that it states."""
     record = read_prepared(folder)
     if record is not None and not record["name"].endswith(f"-{hash_json(record['identity'])[:10]}"):
         raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")

@@ -98,11 +98,18 @@ def read_record(path: Path, shape: type[Record], fix: str) -> Record:
 def read_shard_manifest(shard: Path) -> Manifest:
     """Read a shard's manifest.
 
-    Raises: DataError, also if it belongs to another shard.
+    Raises: DataError, also if it belongs to another shard, or counts other tokens or documents than its files have.
     """
-    manifest = read_record(shard / MANIFEST, Manifest, suggest_repair(shard))
+    fix = suggest_repair(shard)
+    manifest = read_record(shard / MANIFEST, Manifest, fix)
     if manifest["task"] != shard.name:
-        raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {suggest_repair(shard)}")
+        raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {fix}")
+    types = array_types(manifest["dtype"])
+    for split, counts in manifest["splits"].items():
+        for array, n in (("tokens", counts["tokens"]), ("ends", counts["documents"])):
+            entry = manifest["files"].get(f"{split}.{array}.bin")
+            if entry and entry["bytes"] != n * np.dtype(types[array]).itemsize:
+                raise DataError(f"{shard / MANIFEST}: counts {n} {array} of {split}, its file has others; {fix}")
     return manifest
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from eval.demand import main
 from lab.counts import PositionCounts
 from lab.data.module import PackedData
+from lab.data.shards import TokenStore
 from lab.runs.folder import RunFolder
 from tests.eval.commands import rows_in, runner, size_of, words_of
 from tests.evidence import brute
@@ -55,6 +57,24 @@ def test_a_config_is_counted_by_definition(tmp_path, capsys, words):
     assert (counted["tokens"], counted["targets"], counted["with_evidence"]) == (tokens, targets, g.sum())
     assert [row["g"] for row in bins] == summed(g, bins)
     assert (bins[0]["from"], bins[-1]["to"]) == (1, 95)
+
+
+def test_a_text_is_read_once_with_a_tokenizer_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    text = tmp_path / "notes" / "hay.md"
+    text.write_text(" ".join(f"word {n * n % 97}." for n in range(70)))
+    counted, *bins = found("notes/h*.md --plot --data.window=512 --data.tokenizer.vocab_size=300", capsys)
+    (folder,) = (tmp_path / "shards").iterdir()
+    (document,) = TokenStore.open(folder, "train").documents()
+    assert 256 < len(document) <= 512, "a pack holds it once"
+    g = np.zeros(512)
+    for place in range(1, len(document)):
+        g[brute.repeat(document.tolist(), place, 3)] += 1
+    assert (counted["tokens"], counted["targets"]) == (len(document), len(document) - 1)
+    assert [row["g"] for row in bins] == summed(g, bins)
+    assert sum(row["g"] for row in bins) > 100
+    assert Path("results/demand-hall.png").exists()
 
 
 def test_a_run_shows_what_it_has_counted(run_folder, tmp_path, capsys):
