@@ -144,7 +144,7 @@ BEFORE = [  # as each rank gets there, while the others may be further or still 
     Fault(at, int(signal.SIGTERM)) for at in ("lab.train.run:assemble", "lab.train.agreement:check_network")
 ]
 # What a rank prints of its data may still follow: it ends when all have been told.
-DATA = r"(data: [^\n]*\n)*"
+DATA = r"((data|run|attention|compiled blocks): [^\n]*\n)*"  # the main thread prints until the one of signals ends it
 UNTRAINED = rf"\A{DATA}interrupted before training; continue with:\n  probe-lab fit [^\n]*--resume\n{DATA}\Z"
 LEFT = r"(?m)^rank 0 \(process \d+\) failed \(\w+: "
 UNPREPARED = ("--data.corpus={name: slimpajama}",)

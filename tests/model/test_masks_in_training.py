@@ -125,8 +125,8 @@ def assert_step_is_dense(state, pack, rows, gradients):
     got = compute_loss(state, to_batch(pack), stop=False) * PACK
     expected = sum(dense_loss(state.decoder, row) for row in rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
-    assert int(state.sums.views()["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
-    assert int(state.sums.views()["tokens"]) == sum(len(row.tokens) for row in rows)
+    assert int(state.sums.views["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
+    assert int(state.sums.views["tokens"]) == sum(len(row.tokens) for row in rows)
     if gradients:
         parameters = list(state.decoder.parameters())
         for x, y in zip(torch.autograd.grad(got, parameters), torch.autograd.grad(expected, parameters), strict=True):

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.model import devices
 from lab.train.loop import compute_loss, finish_gradient
+from lab.train.state import StepSums
 from tests.model.test_compiled_blocks import PLAIN, ROPE, SHARPENED, draw, training
 
 DEVICE = torch.device("meta")  # reading a value of it, by item(), bool() or nonzero(), raises
@@ -54,7 +55,8 @@ def test_a_step_waits_for_one_copy_to_the_host_and_none_to_the_device(monkeypatc
     state = training(given, kernel="varlen", method=method)
     state.decoder.bfloat16().to(DEVICE)
     first, *others = [draw(seed, kinds).to(DEVICE) for seed in range(3)]
-    compute_loss(state, first, stop=False).backward()  # moves the sums once for the whole run
+    state.sums = StepSums(DEVICE)
+    compute_loss(state, first, stop=False).backward()
     with Copies() as copies:
         for batch in others:
             compute_loss(state, batch, stop=False).backward()

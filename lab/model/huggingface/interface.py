@@ -157,12 +157,8 @@ def apply(
             message = find_difference(model, None)  # its own rotation, and the lab's attention
     if message is not None:
         remove_methods(model)
-        raise ConfigError(
-            f"model={type(model).__name__}: {message}; the lab cannot compute its attention with other positions; "
-            "leave them out"
-            if is_changed
-            else "; use another model"
-        )
+        fix = " with other positions; leave them out" if is_changed else "; use another model"
+        raise ConfigError(f"model={type(model).__name__}: {message}; the lab cannot compute its attention{fix}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove_methods(model)
         raise ConfigError(
