@@ -38,7 +38,7 @@ torture: .venv/.dev
 
 docs: .venv/.docs
 	.venv/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/docs
-	@echo "the site is build/docs/index.html"
+	@echo "the site is build/docs/index.html; served, its search shows sentences: python3 -m http.server -d build/docs"
 
 lock: .venv/.dev
 	.venv/bin/python .ci/lock.py
