@@ -133,14 +133,17 @@ class ByMethod(needles.NeedleMeasure):
         rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
-                base: list[bool] = []
+                base: list[bool] | None = None
                 for item in settings:
                     bar.name(f"{item.word} at {length:,} tokens")
-                    rows += self.run_method(item, length, base)
+                    own, passed = self.run_method(item, length, base)
+                    rows += own
+                    if item.word == BASE:
+                        base = passed
         return rows
 
-    def run_method(self, item: methods.Setting, length: int, base: list[bool]) -> list[Row]:
-        """Run one method's tests, and store and return its row; `base` gets or has the tests that rope passes."""
+    def run_method(self, item: methods.Setting, length: int, base: list[bool] | None) -> tuple[list[Row], list[bool]]:
+        """Run one method's tests; store and return its row, and return which tests pass; `base` has that of rope."""
         config = self.config
         decoder = self.subject.model.decoder
         # The tests were built before, so that every method gets the same prompts.
@@ -148,11 +151,6 @@ class ByMethod(needles.NeedleMeasure):
         finished = self.open_needles()
         result = self.probe.run_at(self.subject, length, worker=finished)
         passed = [row["found"] >= config.required for row in result.cases]
-        versus = None
-        if item.word == BASE:
-            base += passed
-        elif base:
-            versus = statistics.pair(base, passed)
         row = {
             **self.origin,
             "metric": "needles_by_method",
@@ -166,10 +164,10 @@ class ByMethod(needles.NeedleMeasure):
             "passed": sum(passed),
             **answers.share(sum(passed), len(passed)),
             "numbers_found": sum([row["found"] for row in result.cases]) / (len(passed) * config.needles),
-            "versus_rope": versus,
+            "versus_rope": None if base is None else statistics.pair(base, passed),
             "seconds": result.seconds,
         }
-        return finished.add([row])
+        return finished.add([row]), passed
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""

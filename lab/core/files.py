@@ -17,6 +17,7 @@ from typing_extensions import TypedDict  # typing's own is not read by pydantic 
 
 from lab.core.errors import ConfigError, DataError, DiskError, LabError
 
+LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
 AGAIN = "run the same command again, probe-lab fit with --resume"
@@ -148,7 +149,11 @@ def read_object(path: Path, error: type[LabError], fix: str) -> dict[str, Any]:
     Raises: `error` for anything else, whose line ends with the fix.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_JSON + 1)
+        if len(text) > LONGEST_JSON:
+            raise ValueError(f"longer than {LONGEST_JSON:,} characters")
+        value = json.loads(text)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
         return value

@@ -1,8 +1,8 @@
 """Data sets of the hub, and local folders of tables, listed and streamed by the `datasets` library.
 
 A data set is listed once, at one commit. Each task then streams files of its own, whose names and sizes are known, so
-that no task asks the hub for a listing. The library and its client wait if the hub answers 429 (too many requests) to a
-task, and continue after a lost connection.
+that no task asks the hub for a listing. If the hub answers 429 (too many requests) to a task, the library and its
+client wait; they continue after a lost connection.
 """
 
 import io

@@ -52,7 +52,7 @@ class ReachCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: TrainerControl, **_: object) -> None:
         """Probe if it is due, and log; give the counts of all ranks to a state that is saved; a collective call."""
-        assert self.watch is not None, "training has begun"
+        assert self.watch is not None, "training has started"
         step = state.global_step
         if self.probed_step != step and (step % self.every_steps == 0 or control.should_training_stop):
             self.probed_step = step

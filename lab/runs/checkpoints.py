@@ -121,7 +121,7 @@ class Checkpoint:
         entries, run = read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         # A damaged name would read as that of a checkpoint of an older version, which knows no records.
-        is_named &= manifest.keys() <= {RUN, CONSUMED, SEEN, "files"}
+        is_named &= manifest.keys() <= {RUN, CONSUMED, SEEN, "files"} and (self.records or {}).keys() <= set(RECORDS)
         if entries is None or not isinstance(run, str) or not (is_named and {STATE, COUNTS} <= entries.keys()):
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
         # A checkpoint may be copied anywhere and opened there. In a run folder it must be of that run.

@@ -28,7 +28,9 @@ from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs.checkpoints import (
     CONSUMED,
+    RESTORE,
     TEMPORARY,
+    TENSORS,
     UNTRAINED,
     Checkpoint,
     candidates,
@@ -85,7 +87,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
 def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
-    The first process finds it, and hashes it before anything of it is read.
+    The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
 
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
@@ -93,7 +95,7 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
     path = ""
     if check_run(experiment, resume=resume) and launch.is_first:
         folder = RunFolder(experiment.run.path)
-        saved = newest(folder.checkpoints)
+        saved = newest(folder.checkpoints, unread=TENSORS)
         if saved is None and not is_untrained(folder.checkpoints):
             raise CheckpointError(f"{folder.checkpoints}: holds no checkpoint; restore one, or {RESTART}")
         try:
@@ -104,10 +106,20 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
         for loss in losses:
             show(loss, error=True)
         if saved is not None:
-            read_state(saved)  # raises if it has not all parts of a run's state
             path = str(saved.folder)
     path = gather("checkpoint", path, launch)[0]
-    return Checkpoint(Path(path)) if path else None
+    if not path:
+        return None
+    checkpoint = Checkpoint(Path(path))
+    # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
+    names = [path.name for path in checkpoint.tensor_files()]
+    mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
+    for error in gather("error", next(files.errors_in(checkpoint.folder, mine), ""), launch):
+        if error:
+            reject(checkpoint.folder, f"{error}; {RESTORE}")
+    if launch.is_first:
+        read_state(checkpoint)  # raises if it has not all parts of a run's state
+    return checkpoint
 
 
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
