@@ -116,7 +116,7 @@ def count_packs(place: Path, options: DemandOptions, overrides: Settings) -> tup
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
             counting.add(batch := to_batch(next(packs)))
-            bar.update(sum(batch.lengths))
+            bar.update(sum(batch.pack.lengths))
     targets = counts.supervised_f()[0].item()
     saved = SavedCounts(
         counts.lengths,

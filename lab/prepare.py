@@ -23,7 +23,7 @@ from lab.core.errors import ConfigError
 from lab.core.launch import cores
 from lab.core.schema import Positive, Section
 from lab.data.config import DataConfig
-from lab.data.derivation import RECORD, format_record
+from lab.data.derivation import RECORD
 from lab.data.preparation import is_prepared, prepare, shard_folder
 
 
@@ -59,7 +59,10 @@ def prepare_config(args: Arguments) -> str:
         return summary
     if not is_prepared(data):
         return f"{summary}; some shards are missing, run it again for all tasks"
-    return f"{summary}\n\n{format_record(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
+    import pandas as pd  # not at the top: its import takes longer than reading a config
+
+    rows = json.loads((shard_folder(data) / RECORD).read_text(encoding="utf-8"))["sources"]
+    return f"{summary}\n\n{pd.DataFrame(rows).to_string(index=False, float_format='{:.3f}'.format)}"
 
 
 main = partial(run, SPEC, prepare_config)

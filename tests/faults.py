@@ -74,7 +74,7 @@ class Ledger:
             arrays = (inputs.tokens, inputs.targets, inputs.cu_seqlens, inputs.position_ids)
             digest = hashlib.sha256(b"".join(array.numpy().tobytes() for array in arrays)).hexdigest()
             with open(self.path, "ab", buffering=0) as file:
-                file.write(f"{state.consumed} {batch.stream} {digest}\n".encode())
+                file.write(f"{state.consumed} {batch.pack.stream} {digest}\n".encode())
             return own(state, batch, **options)
 
         return mock.patch.object(loop, "compute_loss", recording)

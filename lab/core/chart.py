@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lab.core import chart_style
-from lab.core.chart_style import BLUE, GREY, LINE, NAMES, WRAPPED, Axis, Rule, altair, words
+from lab.core.chart_style import BLUE, GREY, LINE, NAMES, TIPS, WRAPPED, Axis, Rule, altair, words
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic, writing
 
@@ -69,10 +69,10 @@ def plot_lines(
             colors.append(offset)
             channels.append(offset)
     chart = alt.Chart()  # the rows are those of the outer chart, so that facets divide them
-    mark, bars = chart.mark_line(point=marks), chart.mark_area(opacity=0.13, clip=True)
+    mark, bars = chart.mark_line(point=marks, tooltip=TIPS), chart.mark_area(opacity=0.13, clip=True)
     if points:
-        mark, bars = chart.mark_point(filled=True), chart.mark_rule(strokeWidth=1.2, clip=True)
-    layers = [mark.encode(x_axis, y_axis, *channels, tooltip=chart_style.list_tips(table))]
+        mark, bars = chart.mark_point(filled=True, tooltip=TIPS), chart.mark_rule(clip=True)
+    layers = [mark.encode(x_axis, y_axis, *channels)]
     if limits:
         ends = [x_axis, alt.Y("low:Q"), alt.Y2("high:Q")]
         if is_named:

@@ -25,6 +25,7 @@ OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on t
     BELOW: ("triangle-left", "triangle-down"),
 }
 WRAPPED = "replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n')"  # two settings of a name a line
+TIPS = {"content": "data"}  # pointing at a mark shows its row
 LINE = 14  # pixels between two lines of text
 NAMES = 220  # pixels that a name on an axis may take
 
@@ -81,11 +82,6 @@ def words(name: object) -> str:
     return str(name).replace("_", " ")
 
 
-def list_tips(table: pd.DataFrame) -> list[alt.Tooltip]:
-    """List what pointing at a mark shows: the columns that have values."""
-    return [altair().Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
-
-
 def build_axis(side: str, table: pd.DataFrame, axis: Axis | str, *, named: bool = False) -> alt.X | alt.Y:
     """Build an axis of names in the order of the rows, or of numbers unless it is to be `named`.
 
@@ -98,19 +94,17 @@ def build_axis(side: str, table: pd.DataFrame, axis: Axis | str, *, named: bool 
     title = words(axis.column) if axis.title is None else axis.title
     if named or not is_numeric(table[axis.column]):
         return channel(f"{axis.column}:O", title=title, sort=list(dict.fromkeys(table[axis.column])))
-    # A logarithmic y axis of more decades has ticks and lines at powers of ten alone.
-    ticks = alt.Axis(tickCount=3 if axis.log and side == "y" else 6)
+    ticks, scale = alt.Axis(tickCount=6), alt.Scale(zero=False)
     if axis.percent:
         ticks["format"] = ".0%"
-    scale = alt.Scale(zero=False)
-    if axis.log:
-        scale["type"] = "log"
-    if axis.log or side == "x" or axis.limits:
-        scale["nice"] = False  # else Vega would widen the domain to round numbers
     if side == "x":
-        scale["padding"] = 6
-        if axis.log:
+        scale["nice"], scale["padding"] = False, 6  # else Vega would widen the domain to round numbers
+    if axis.log:
+        scale["type"], scale["nice"] = "log", False
+        if side == "x":
             scale["base"] = 2
+        else:
+            ticks["tickCount"] = 3  # an axis of more decades has ticks and lines at powers of ten alone
     if axis.limits is not None:
         scale["domain"] = list(axis.limits)
     return channel(f"{axis.column}:Q", title=title, scale=scale, axis=ticks)
@@ -140,9 +134,7 @@ def build_series(
     if listed and len(values) > 1:
         legend = alt.Legend(title=None, labelExpr=WRAPPED, symbolStrokeWidth=0, columns=2)
         if not points:
-            legend["symbolType"] = "stroke"
-            legend["symbolSize"] = 400
-            legend["symbolStrokeWidth"] = 2
+            legend["symbolType"], legend["symbolSize"], legend["symbolStrokeWidth"] = "stroke", 400, 2
     channels = [alt.Color(f"{series}:N", scale=alt.Scale(domain=values), legend=legend)]
     if not points:
         scale = alt.Scale(domain=values, range=[[1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [12, 4]])
@@ -182,7 +174,7 @@ def plot_cells(table: pd.DataFrame, size: int, number: str, *, percent: bool) ->
         label = "datum.text"
     legend = alt.Legend(title=words(number), orient="right", format=style)
     color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
-    cells = alt.Chart().mark_rect().encode(color=color, tooltip=list_tips(table))
+    cells = alt.Chart().mark_rect(tooltip=TIPS).encode(color=color)
     if size > 24:
         return [cells]
     # Above this part of the viridis scale black has more contrast than white (WCAG 2).

@@ -47,10 +47,9 @@ def writing(named: str, other: str) -> Iterator[None]:
 
 
 @contextmanager
-def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[None]:
+def on_disk(path: Path | None = None) -> Iterator[None]:
     """Report in one line that a disk is full or fails; without `path`, also that a file cannot be opened or changed.
 
-    Units: `needed` in bytes.
     Raises: DiskError.
     """
     try:
@@ -64,7 +63,7 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
         # Full, over a quota or a limit of file sizes, broken, read-only.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
             raise
-        raise DiskError(disk_error(named, needed, error.strerror or "")) from error
+        raise DiskError(disk_error(named, None, error.strerror or "")) from error
 
 
 def disk_error(path: Path, needed: int | None, reason: str) -> str:
@@ -237,17 +236,13 @@ def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | 
     """
     digest = hashlib.sha256()
     size = 0
-    try:
-        with path.open("xb") as file:
-            for part in parts:
-                size += memoryview(part).nbytes
-                file.write(part)
-                digest.update(part)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        with on_disk(named or path, size):
-            raise
+    with on_disk(named or path), path.open("xb") as file:
+        for part in parts:
+            size += memoryview(part).nbytes
+            file.write(part)
+            digest.update(part)
+        file.flush()
+        os.fsync(file.fileno())
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 

@@ -42,28 +42,22 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """A pack to train on: the tensors of the device, and what the host knows of its runs, counts and stream.
+    """A pack to train on: the tensors of the device, and what the host knows of its runs and counts.
 
-    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `ids` are all ids, None
-    if they count from 0 in every run. `supervised` counts the targets that have a loss by visible context, `evidence`
-    the scored targets by evidence distance, and `demand` those of them that have a loss, also by distance in ids if
-    these have gaps. `anchors`, `selected` and the stream with its state are those of lab.data.packing.Pack.
+    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `supervised` counts the
+    targets that have a loss by visible context, `evidence` the scored targets by evidence distance, and `demand` those
+    of them that have a loss, also by distance in ids if these have gaps.
     """
 
+    pack: Pack
     inputs: Inputs
-    lengths: tuple[int, ...]
     starts: tuple[int, ...] | None
-    anchors: tuple[int, ...] | None
     n_targets: int
     """Scored targets."""
-    ids: np.ndarray | None
     supervised: np.ndarray
     evidence: np.ndarray | None
     demand: np.ndarray | None
     demand_by_ids: np.ndarray | None
-    selected: tuple[int, int, int] | None
-    stream: int
-    state: np.ndarray
 
     def pin(self) -> Batch:
         """Copy the tensors to pinned memory, from which copies to a GPU are queued."""
@@ -99,6 +93,7 @@ def to_batch(pack: Pack) -> Batch:
         if pack.position_ids is not None:  # without ids, distances in ids are those in tokens
             demand_by_ids = count_by_distance(in_ids(pack.distances, ids)[weighed])
     return Batch(
+        pack=pack,
         inputs=Inputs(
             tokens=torch.from_numpy(pack.tokens)[None],
             targets=torch.from_numpy(pack.targets)[None],
@@ -106,16 +101,10 @@ def to_batch(pack: Pack) -> Batch:
             position_ids=torch.from_numpy(ids),
             weights=weights,
         ),
-        lengths=tuple(pack.lengths),
         starts=starts,
-        anchors=pack.anchors,
         n_targets=int(np.count_nonzero(scored)),
-        ids=pack.position_ids,
         supervised=targets_by_context(pack.lengths, pack.anchors, weighed),
         evidence=evidence,
         demand=demand,
         demand_by_ids=demand_by_ids,
-        selected=pack.selected,
-        stream=pack.stream,
-        state=pack.state,
     )

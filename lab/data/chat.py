@@ -7,19 +7,11 @@ assistant) and `content`, and with `add_generation_prompt`, which is true if an 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.errors import ConfigError, DataError, MissingPackage, first_line
 from lab.core.types import Row
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-    from jinja2.parser import Parser
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
@@ -37,61 +29,23 @@ def join_parts(parts: Parts) -> str:
     return "".join(text for text, _ in parts)
 
 
-@lru_cache(maxsize=8)
-def compile_template(template: str) -> Template:
-    """Compile a template with the tags, functions and filter that transformers adds to Jinja."""
-    from jinja2 import TemplateError, ext, nodes  # not at the top: the import takes a tenth of a second
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(ext.Extension):
-        """The tag around the turns of an assistant; it has a scope of its own and changes no text."""
-
-        tags = {"generation"}  # noqa: RUF012, as Jinja declares it
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("say"), [], [], body).set_lineno(line)
-
-        def say(self, caller: Callable[[], str]) -> str:
-            return caller()
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    # Jinja's own filter escapes characters of HTML; templates may pass its arguments by position
-    def to_json(
-        value: object,
-        ensure_ascii: bool = False,
-        indent: int | str | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    # the sandbox, because templates come with other people's models
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.add_extension(Generation)
-    environment.add_extension("jinja2.ext.loopcontrols")
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
-
-
 def render_turns(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens: Tokens = NO_TOKENS) -> str:
     """Write turns as one text; with `answer`, the prompt of the assistant's next turn follows.
 
     `tokens` are the texts of special tokens, such as `bos_token`, by name.
 
-    Raises: ConfigError.
+    Raises: ConfigError, MissingPackage.
     """
-    # a template may change the turns of its own copies
-    values = {**tokens, "messages": [dict(turn) for turn in turns], "tools": None, "documents": None}
     try:
-        return compile_template(template).render(values, add_generation_prompt=answer)
+        from transformers.utils.chat_template_utils import render_jinja_template  # not at the top: it takes a second
+    except ImportError as error:
+        raise MissingPackage("transformers", "chat templates", "hf") from error
+    try:
+        # in a sandbox, because templates come with other people's models
+        texts, _ = render_jinja_template([turns], chat_template=template, add_generation_prompt=answer, **tokens)
     except Exception as error:  # a template is a program, which may raise anything
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
+    return str(texts[0])
 
 
 def frame_question(template: str, tokens: Tokens = NO_TOKENS) -> tuple[str, str]:

@@ -21,7 +21,7 @@ A task makes one upsampled shard from one shard of the base. The held-out split,
 dropped documents are carried over. Documents are read by memory map and written one by one.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -46,17 +46,16 @@ OFFSETS = 2**20  # values of u: few enough that k + u is exact in float64 for ev
 class Plan:
     """What every task needs: the base's shards, the weights of all classes, and their documents before each shard.
 
-    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64 (n_shards, 2 * n_sources), by class: see
-        `classify`.
+    Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64 (2 * n_sources,), by class: see `classify`.
     """
 
     shards: list[Path]
     sources: list[str]
     weights: Floats
     offsets: Floats
-    before: Ints
+    before: dict[Path, Ints]
 
-    def count_copies(self, task: int, shard: Shard) -> Ints:
+    def count_copies(self, shard: Shard) -> Ints:
         """Count the copies of every document of a shard: int64 (documents,)."""
         lengths, classes = classify(shard, self.sources)
         # by class, then by length; documents of equal length keep their order
@@ -64,9 +63,9 @@ class Plan:
         sorted_classes = classes[order]
         first = np.searchsorted(sorted_classes, np.arange(len(self.weights)))
         # each document's number within its class, from 0, over all shards
-        numbers = self.before[task, sorted_classes] + np.arange(len(order)) - first[sorted_classes]
+        numbers = self.before[shard.folder][sorted_classes] + np.arange(len(order)) - first[sorted_classes]
         w, u = self.weights[sorted_classes], self.offsets[sorted_classes]
-        copies = np.empty(len(order), dtype=np.int64)
+        copies = np.empty_like(order)
         copies[order] = np.floor((numbers + 1) * w + u) - np.floor(numbers * w + u)
         return copies
 
@@ -78,9 +77,9 @@ def hash_manifests(base: Path) -> dict[str, str]:
 
 def classify(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
-    lengths = np.diff(shard.ends, prepend=0).astype(np.int64)
+    lengths = np.diff(shard.ends, prepend=0)
     # a shard numbers its sources by itself; classes number those of all shards
-    numbers = np.array([sources.index(name) for name in shard.manifest["sources"]], dtype=np.int64)
+    numbers = np.searchsorted(sources, shard.manifest["sources"])
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
@@ -93,59 +92,39 @@ def count_by_class(shard: Shard, sources: list[str], copies: Ints | int = 1) -> 
     return sums
 
 
-def plan_upsampling(base: Path, upsample: Upsample) -> tuple[Plan, Row]:
-    """Read the lengths of all documents, plan all tasks, and return a record of the effect as well.
+def plan_upsampling(base: Path, upsample: Upsample) -> tuple[Plan, list[Row]]:
+    """Read the lengths of all documents, plan all tasks, and return rows about the effect on each source as well.
 
     Raises: DataError for settings that change nothing.
     """
     manifests = shards.read_manifests(base)
-    names: set[str] = set()
-    for manifest in manifests.values():
-        names.update(manifest["sources"])
-    sources = sorted(names)
-    tasks = {path: task for task, path in enumerate(manifests)}
-    opened = Shard.open_all(manifests, "train")  # without the shards that have no training documents
-    counts = np.zeros((len(tasks), 2, 2 * len(sources)), dtype=np.int64)
+    sources = sorted(set().union(*(manifest["sources"] for manifest in manifests.values())))
+    opened = Shard.open_all(manifests, "train")
+    totals = np.zeros((2, 2 * len(sources)), dtype=np.int64)
+    before = {}
     for shard in opened:
-        counts[tasks[shard.folder]] = count_by_class(shard, sources)
-    before = counts.sum(0)
-    weights = weigh(before[1].reshape(-1, 2), upsample)
+        before[shard.folder] = totals[0]
+        totals = totals + count_by_class(shard, sources)
+    weights = weigh(totals[1].reshape(-1, 2), upsample)
     if (weights[:, 0] == weights[:, 1]).all():
         raise DataError(
             f"data.upsample.share={upsample.share}: changes no source (none has too few tokens in documents of more "
             f"than {upsample.longer_than:,} tokens); raise it, or omit it"
         )
-    offsets = np.random.default_rng(SEED).integers(OFFSETS, size=2 * len(sources)) / OFFSETS
-    earlier = counts[:, 0].cumsum(0) - counts[:, 0]
-    plan = Plan(list(tasks), sources, weights.ravel(), offsets, earlier)
-    after = np.zeros_like(before)
-    for shard in opened:
-        after += count_by_class(shard, sources, plan.count_copies(tasks[shard.folder], shard))
-    if not after[1].sum():
+    offsets = np.random.default_rng(SEED).integers(OFFSETS, size=weights.size) / OFFSETS
+    plan = Plan(list(manifests), sources, weights.ravel(), offsets, before)
+    after = np.sum([count_by_class(shard, sources, plan.count_copies(shard)) for shard in opened], axis=0)
+    if not after.any():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or omit it")
-    rows = []
-    for k, name in enumerate(sources):
-        row = summarize_source(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
-        row["copies_of_short"], row["copies_of_long"] = weights[k].tolist()
-        rows.append(row)
-    rows.sort(key=lambda row: -row["tokens_before"])
-    return plan, {**asdict(upsample), "sources": [*rows, summarize_source("all", before, after)]}
-
-
-def summarize_source(source: str, before: Ints, after: Ints) -> Row:
-    """Sum the counts of a source before and after; odd classes are of long documents."""
-    row: Row = {"source": source}
-    for when, counts in (("before", before), ("after", after)):
-        row[f"documents_{when}"], row[f"tokens_{when}"] = counts.sum(1).tolist()
-        row[f"long_{when}"] = float(counts[1, 1::2].sum() / max(1, counts[1].sum()))
-    return row
-
-
-def format_record(record: Row) -> str:
-    """Format a record as text, a source to a row; `long` is the share of tokens in long documents."""
     import pandas as pd  # not at the top: its import takes longer than reading a config
 
-    return pd.DataFrame(record["sources"]).to_string(index=False, float_format="{:.3f}".format, na_rep="")
+    table = pd.DataFrame({"source": sources})
+    for when, counts in (("before", totals), ("after", after)):
+        documents, tokens = counts.reshape(2, -1, 2)
+        table[f"documents_{when}"], table[f"tokens_{when}"] = documents.sum(1), tokens.sum(1)
+        table[f"long_{when}"] = tokens[:, 1] / tokens.sum(1).clip(1)
+    table[["copies_of_short", "copies_of_long"]] = weights
+    return plan, table.sort_values("tokens_before", ascending=False).to_dict("records")
 
 
 def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manifest:
@@ -161,7 +140,7 @@ def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manife
         for shard in Shard.open_all({base: manifest}, split):
             order = np.arange(len(shard.ends))
             if split == "train":  # each shard has an order of its own, whichever task makes it
-                order = order_copies(plan.count_copies(task, shard), np.random.default_rng([SEED, task]))
+                order = order_copies(plan.count_copies(shard), np.random.default_rng([SEED, task]))
             for document in order.tolist():
                 part = shard.part(document)
                 source = manifest["sources"][shard.sources[document]]

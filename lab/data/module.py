@@ -15,15 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.core.files import FileEntry
 from lab.core.launch import exchange, sum_over_ranks
 from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig, hash_json
 from lab.data.packing import PackSettings, PackStream, count_samples
-from lab.data.preparation import Check, list_data, prepare_missing, shard_folder
+from lab.data.preparation import Check, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_segments
 from lab.data.selecting import Selection, read_token_types, sentence_ends
-from lab.data.shards import TokenStore, read_manifests, task_name
+from lab.data.shards import TokenStore, read_manifests, read_prepared, read_shard_manifest, task_name
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
 
@@ -82,27 +81,17 @@ class PackedData:
     def store(self) -> TokenStore:
         return TokenStore.open(shard_folder(self.config), "train")
 
-    def list_files(self) -> dict[str, FileEntry]:
-        """List the files that training reads, by their names in the folder of shards.
-
-        Raises: DataError.
-        """
-        listed = list_data(shard_folder(self.config))
-        if listed is None:
-            return {}
-        files = {} if listed[0] is None else {TOKENIZER: listed[0]}
-        for task, entries in enumerate(listed[1]):
-            files |= {f"{task_name(task)}/{name}": entry for name, entry in entries.items()}
-        return files
-
     def digest(self) -> str:
         """Hash what training reads: tokenizer and shards in order, from their manifests.
 
         Raises: DataError.
         """
+        folder = shard_folder(self.config)
+        record = read_prepared(folder)
+        assert record is not None, "prepare_data has been called"
+        shards = [read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
         # checkpoints contain this digest: its form, a digest next to sidecars that are gone, stays as it is
-        files = list_data(shard_folder(self.config))
-        return hash_json([None if files is None else hash_json(files), {}])
+        return hash_json([hash_json([record["files"].get(TOKENIZER), shards]), {}])
 
     @cached_property
     def segments(self) -> SegmentIndex:
@@ -172,7 +161,7 @@ class PackedData:
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch that was trained on."""
-        self.states[batch.stream] = np.asarray(batch.state)
+        self.states[batch.pack.stream] = batch.pack.state
 
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams, each from the ranks that read it: int64 (n_streams, 2 + look_ahead).

@@ -9,7 +9,6 @@ No segment is cut or dropped. A stream's state is the number of its packs, the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,7 +43,7 @@ class Pack:
 
     tokens: np.ndarray
     targets: np.ndarray
-    lengths: list[int]
+    lengths: tuple[int, ...]
     stream: int
     state: np.ndarray
     position_ids: np.ndarray | None = None
@@ -77,18 +76,16 @@ class PackSettings:
 class PackStream:
     """One of the streams of packs, from its start or from a saved state."""
 
-    def __init__(
-        self, settings: PackSettings, stream: int = 0, state: Sequence[int] | np.ndarray | None = None
-    ) -> None:
+    def __init__(self, settings: PackSettings, stream: int = 0, state: IntArray | None = None) -> None:
         self.settings, self.stream = settings, stream
         self.n_packs = 0
         self.next_sample = stream
         self.buffer: dict[int, tuple[Segment, int]] = {}  # each buffered sample with its length, the oldest first
         self.upcoming: list[Segment] = []  # of the next samples, in reverse
         if state is not None:
-            self.n_packs, self.next_sample = int(state[0]), int(state[1])
-            samples = sorted(int(sample) for sample in state[2:] if sample >= 0)
-            for sample, segment in zip(samples, self._locate(np.array(samples, dtype=np.int64))):
+            self.n_packs, self.next_sample = state[:2].tolist()
+            samples = np.sort(state[2:][state[2:] >= 0])
+            for sample, segment in zip(samples.tolist(), self._locate(samples)):
                 self._add(sample, segment)
 
     def __iter__(self) -> PackStream:
@@ -103,12 +100,11 @@ class PackStream:
             self._add(self.next_sample, self.upcoming.pop())
             self.next_sample += settings.n_streams
         oldest = next(iter(self.buffer))  # without it, a segment that seldom fits could stay for ever
-        chosen = [oldest]
-        room = settings.pack_tokens - self.buffer[oldest][1]
-        # the longest first, of equal ones the oldest; one that does not fit now does not fit into less room later
-        for sample in sorted(self.buffer, key=lambda sample: (-self.buffer[sample][1], sample)):
+        chosen, room = [], settings.pack_tokens
+        # then the longest, of equal ones the oldest; one that does not fit now does not fit into less room later
+        for sample in sorted(self.buffer, key=lambda sample: (sample != oldest, -self.buffer[sample][1])):
             length = self.buffer[sample][1]
-            if sample != oldest and length <= room:
+            if length <= room:
                 chosen.append(sample)
                 room -= length
         return self._pack(chosen)
@@ -155,24 +151,18 @@ class PackStream:
         return skipped
 
     def _row(self, parts: list[IntArray], padding: int) -> IntArray:
-        row = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
-        tokens = np.concatenate(parts)
-        row[: len(tokens)] = tokens
-        return row
+        row = np.concatenate(parts, dtype=np.int64)
+        return np.pad(row, (0, self.settings.pack_tokens - len(row)), constant_values=padding)
 
     def _pack(self, samples: list[int]) -> Pack:
         settings = self.settings
-        segments: list[Segment] = []
-        runs: list[TokenRun] = []
-        for sample in samples:
-            segment, _ = self.buffer.pop(sample)
-            segments.append(segment)
-            runs += self._runs(segment, sample)
+        segments = {sample: self.buffer.pop(sample)[0] for sample in samples}
+        runs = [run for sample, segment in segments.items() for run in self._runs(segment, sample)]
         self.n_packs += 1
         pack = Pack(
             tokens=self._row([run.tokens for run in runs], 0),
             targets=self._row([run.targets for run in runs], IGNORE),
-            lengths=[len(run.tokens) for run in runs],
+            lengths=tuple(len(run.tokens) for run in runs),
             stream=self.stream,
             state=self.state(),
         )
@@ -187,7 +177,7 @@ class PackStream:
             pack.selected = len(runs), n_unmatched, n_short
         if settings.bytes is not None:
             parts = []
-            for start, length, _ in segments:
+            for start, length, _ in segments.values():
                 read = settings.bytes.read(start + 1, length)  # a target is the next token
                 parts.append(np.pad(read, (0, length - len(read))))  # the split's last token has none
             pack.n_bytes = self._row(parts, 0)

@@ -10,7 +10,6 @@ from pathlib import Path
 from lab.core import files, locks
 from lab.core.command import Bar, show
 from lab.core.errors import ConfigError, DataError
-from lab.core.files import FileEntry
 from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
@@ -209,9 +208,9 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, int]:
         return run, reader.n_tasks
     source = shard_folder(config.base)
     check_inputs(folder, derivation.hash_manifests(source))
-    plan, record = derivation.plan_upsampling(source, config.upsample)
+    plan, rows = derivation.plan_upsampling(source, config.upsample)
     files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
-    files.write_json(folder / derivation.RECORD, record)
+    files.write_json(folder / derivation.RECORD, {"sources": rows})
     return partial(derivation.derive_task, folder, config.shard_name, plan), len(plan.shards)
 
 
@@ -245,20 +244,6 @@ def close_folder(config: DataConfig, folder: Path) -> None:
         "files": records,
     }
     files.write_json(folder / shards.PREPARED, record)
-
-
-def list_data(folder: Path) -> tuple[FileEntry | None, list[dict[str, FileEntry]]] | None:
-    """List the entries of the files that a run reads: tokenizer, then the files of each shard in order.
-
-    None for a folder that is not prepared.
-
-    Raises: DataError.
-    """
-    record = shards.read_prepared(folder)
-    if record is None:
-        return None
-    entries = [shards.read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
-    return record["files"].get(TOKENIZER), entries
 
 
 def summarise(folder: Path) -> Prepared:

@@ -14,8 +14,6 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 
 import itertools
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
@@ -87,18 +85,6 @@ class Synthetic(Section):
             section = self.section(rng, order_rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
             sections.append(section)
         return "\n\n".join(sections)
-
-    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the start and end of each answer in document `index`, and the end of the number that it copies.
-
-        Units: characters.
-        """
-        text = self.document(index)
-        for reply in re.finditer(f"{ANSWER_PREFIX} [0-9, and]+", text):
-            for number in re.compile("[0-9]+").finditer(text, *reply.span()):
-                needle = NEEDLE.format(number=number[0]).lstrip()
-                stop = text.rindex(needle, 0, reply.start()) + len(needle) - 1
-                yield number.start(), number.end(), stop
 
     def section(
         self, rng: np.random.Generator, order_rng: np.random.Generator, length: float, has_task: bool, may_ask: bool

@@ -143,7 +143,7 @@ def compilation(stopping: Stopping) -> AbstractContextManager[object]:
 def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
     """Return the summed loss of this rank's tokens of a pack over their budget, and add up what it was made of."""
     inputs = batch.inputs
-    segments = Segments(inputs.cu_seqlens, batch.lengths, inputs.tokens.shape[1], batch.anchors)
+    segments = Segments(inputs.cu_seqlens, batch.pack.lengths, inputs.tokens.shape[1], batch.pack.anchors)
     with state.precision():
         loss: Tensor = state.model(
             inputs.tokens,

@@ -56,13 +56,14 @@ class Counting:
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
+        pack = batch.pack
         assert batch.evidence is not None, "a run has an evidence method"
         assert batch.demand is not None, "as evidence has"
-        self.local.add_runs(batch.lengths, batch.ids, batch.anchors)
+        self.local.add_runs(pack.lengths, pack.position_ids, pack.anchors)
         self.local.add_targets(batch.supervised)
         self.local.add_evidence(batch.evidence, batch.demand, batch.demand_by_ids)
-        if batch.selected is not None:
-            self.local_selected += batch.selected
+        if pack.selected is not None:
+            self.local_selected += pack.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""

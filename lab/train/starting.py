@@ -17,11 +17,12 @@ from lab.core.command import show
 from lab.core.errors import CheckpointError, ConfigError, DiskError
 from lab.core.launch import Launch
 from lab.core.plugins import KEPT as PLUGINS
+from lab.data.derivation import hash_manifests
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.text_files import read_texts
-from lab.data.tokenizer import load_tokenizer, n_ids
+from lab.data.tokenizer import TOKENIZER, load_tokenizer, n_ids
 from lab.model import devices
 from lab.model.attention.backends import choose_for
 from lab.positions.rope import base_warning
@@ -136,8 +137,9 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     record = {}
     if launch.local_rank == 0:
         data.prepare_data()
-        for name, entry in data.list_files().items():
-            record[f"data.folder/{name}"] = f"SHA-256 {entry['sha256'][: files.SHOWN]}"
+        shards = shard_folder(data.config)
+        for name, sha256 in {TOKENIZER: files.sha256(shards / TOKENIZER), **hash_manifests(shards)}.items():
+            record[f"data.folder/{name}"] = f"SHA-256 {sha256[: files.SHOWN]}"
         haystack = data.experiment.probe_section.haystack
         if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
             texts = read_texts(Path(haystack), "probe.haystack")

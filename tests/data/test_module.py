@@ -25,5 +25,5 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
     data = module_of(config, seed=0, micro_batch_tokens=7, mask=Anchor())
     data.setup()
     pack = next(data.stream(0))
-    assert (pack.tokens.tolist(), pack.lengths, pack.anchors) == ([0, 1, 2, 1, 2, 2, 0], [1, 6], (-1, 0))
+    assert (pack.tokens.tolist(), pack.lengths, pack.anchors) == ([0, 1, 2, 1, 2, 2, 0], (1, 6), (-1, 0))
     assert pack.targets.tolist() == [IGNORE, 2, 1, 2, 2, 0, IGNORE]

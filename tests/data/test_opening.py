@@ -38,7 +38,7 @@ def corpus(tmp_path_factory):
 @pytest.mark.parametrize("mode", ["natural", "concatenated", "uniform"])
 @pytest.mark.parametrize("step", [0, 10**5, 10**12])
 def test_opening_at_any_step_locates_each_waiting_segment_once(corpus, mode, step, monkeypatch):
-    state = None if step == 0 else [step, step + LOOK_AHEAD, *range(step, step + LOOK_AHEAD)]
+    state = None if step == 0 else np.array([step, step + LOOK_AHEAD, *range(step, step + LOOK_AHEAD)])
     store, located = TokenStore.open(corpus, "train"), []
     segments = index_segments(store, mode, WINDOW)
     locate = segments.locate

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from lab.core.errors import ConfigError
-from lab.data.batch import to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection, read_token_types
@@ -75,7 +74,6 @@ def test_samples_by_definition(text, types):
             found += [1, not matched, len(tokens) < BUDGET]
             seen.add(tuple(tokens))
         assert pack.selected == tuple(found)
-        assert to_batch(pack).selected == pack.selected
         totals += found
     assert len(seen) > 40
     assert (totals[1] > 0) == (types == "rare")
