@@ -19,7 +19,7 @@ NEEDED_BY = {  # who needs settings that nothing below sets
     "the contract": "length position.distance.leak train.backend",
     "docs/methods.md": "position.distance.released_scaling evidence.method model.layers.fraction",
     "probe-lab longrecipe, which sets it in the extension": "skip.selection",
-    "docs/demand.md, experiments.window": "evidence.tokens weights.distance weights.control",
+    "docs/demand.md, S2 of docs/findings.md": "evidence.tokens weights.distance weights.control weights.fraction",
     "LOG.md: questions in every section": "data.corpus.asks",
 }
 NEEDED = {word if "." in word else f"position.frequency.{word}" for text in NEEDED_BY.values() for word in text.split()}

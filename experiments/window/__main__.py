@@ -8,8 +8,8 @@ STAGE is one of those in experiments/window/stages.yaml; without any, all run in
 are also tested in essays (--essays, a file as of probe.haystack) and in docstrings of the standard library.
 
 Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the seed is added to
-experiments/window/records. A base model, but for those of S2, is continued until it has acquired retrieval. Where it
-does not, it is recorded without branches, and the next seed is taken. Runs that are recorded are not trained again;
+experiments/window/records. A base model, but for that of scratch, is continued until it has acquired retrieval. Where
+it does not, it is recorded without branches, and the next seed is taken. Runs that are recorded are not trained again;
 after Ctrl-C or a crash the same command continues. Runs are in runs/window, with --short in runs/window_short, and are
 not recorded.
 
@@ -20,9 +20,7 @@ Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
 import argparse
-import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -43,15 +41,16 @@ from experiments.window.plans import (
     text_folder,
 )
 from experiments.window.results import collect, has_acquired, open_records, print_results
-from experiments.window.texts import write_branch_texts, write_far_text, write_texts
+from experiments.window.texts import write_branch_texts, write_far_text
 from lab.analysis.table import ENDING, pack, unpacked
 from lab.core.errors import LabError
-from lab.core.files import write_json
+from lab.core.files import sha256, write_json
 from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import load_tokenizer
 from lab.model.devices import cpuinfo
 from lab.sweep.nodes import Node, is_trained, run_nodes
 from lab.sweep.planning import PlannedRun
+from lab.train.environment import commit
 
 RECORDS = Path("experiments/window/records")
 RUNS = Path("runs/window")
@@ -82,8 +81,8 @@ def main() -> None:
     elif options.short:
         folder = Path("runs/window_short")
         print(f"D, one seed, in {folder}: a base model, then two orders of asking; 6 minutes on two cores", flush=True)
-        # The base model of the second seed retrieves after 2M tokens.
-        runs = run_seed("D", STAGES["D"].seeds[1], folder, options.jobs or 2, ("4_log", "4_log_shuffled"))
+        # The base model of this seed retrieves after 2M tokens.
+        runs = run_seed("D", 31, folder, options.jobs or 2, ("4_log", "4_log_shuffled"))
         print_results(collect(run.path for run in runs))
     else:
         names = options.stages or list(STAGES)
@@ -125,8 +124,6 @@ def run_seed(
     """Train and evaluate a base model and its branches, all or those chosen; return the runs to record."""
     stage = STAGES[name]
     texts = text_folder(folder, seed)
-    if stage.bases.startswith("S2") and not (texts / "tokenizer.json").exists():
-        write_texts(texts, seed, has_one_number=stage.bases == "S2_one")
     base = plan_base(name, seed, folder)
     bases: list[PlannedRun] = []  # that this stage records, with its continuations
     for number in range(1, MOST_BASES + 1):
@@ -172,10 +169,14 @@ def train_and_test(
     for run in runs:
         # Signed before training: the predictions are older than the result.
         sign(run, STAGES[name])
-        finished = partial(is_trained, run.experiment)
-        log = run.path / "fit.log"
-        training.append(Node(name=run.path.name, command=run.command(jobs), is_finished=finished, output=log))
-        tests += plan_tests(name, run, training[-1], haystacks)
+        trained = Node(
+            name=run.path.name,
+            command=run.command(jobs),
+            is_finished=partial(is_trained, run.experiment),
+            output=run.path / "fit.log",
+        )
+        training.append(trained)
+        tests += plan_tests(name, run, trained, haystacks)
     if status := run_nodes([*training, *tests], jobs):
         raise SystemExit(status)
 
@@ -208,11 +209,10 @@ def sign(run: PlannedRun, stage: StagePlan) -> None:
     path = run.path / "provenance.json"
     if not path.exists():
         run.path.mkdir(parents=True, exist_ok=True)
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         origin = {
             "predictions": str(stage.predictions),
-            "sha256": hashlib.sha256(stage.predictions.read_bytes()).hexdigest(),
-            "commit": commit,
+            "sha256": sha256(stage.predictions),
+            "commit": commit(),
             "start": datetime.now(UTC).isoformat(timespec="seconds"),
             "processor": describe_processor(),
         }

@@ -8,7 +8,6 @@ Branches of D, L and N share base models and documents, which are of another see
 text is none of the generator's as it is read it from a file that experiments.window.texts writes.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +45,7 @@ class StagePlan(NamedTuple):
     needs_retrieval: bool = False
     has_fresh_documents: bool = False
     methods: Sequence[str] = METHODS
-    prompts: dict[str, Sequence[int]] | None = None
+    prompts: dict[str, list[int]] | None = None
     has_natural_tests: bool = False
 
 
@@ -55,19 +54,22 @@ PLAN = read_yaml(Path(__file__).with_name("stages.yaml"))
 
 def resolve_settings(settings: Settings) -> Settings:
     """Put the groups that `use` names before the settings themselves."""
+    own = dict(settings)
     out: Settings = {}
-    for name in settings.get("use", ()):
+    for name in own.pop("use", ()):
         out |= PLAN["groups"][name]
-    out |= settings
-    out.pop("use", None)
-    return out
+    return out | own
 
 
 def read_stage(values: Settings) -> StagePlan:
     """Read a stage of the file."""
-    branches = {name: resolve_settings(settings) for name, settings in values["branches"].items()}
-    own = {"base": resolve_settings(values["base"]), "branches": branches, "seeds": range(*values["seeds"])}
-    return StagePlan(**{**values, **own, "predictions": Path(values["predictions"])})
+    own = {
+        "base": resolve_settings(values["base"]),
+        "branches": {name: resolve_settings(settings) for name, settings in values["branches"].items()},
+        "seeds": range(*values["seeds"]),
+        "predictions": Path(values["predictions"]),
+    }
+    return StagePlan(**{**values, **own})
 
 
 STAGES = {name: read_stage(values) for name, values in PLAN["stages"].items()}  # in the order in which they are run
@@ -119,12 +121,11 @@ def plan_run(name: str, run_seed: int, settings: Settings, seed: int, folder: Pa
         }
     own = {"run.name": name.replace(" ", "_"), "run.folder": str(folder), "run.seed": run_seed, **settings}
     own.pop("text", None)
-    command = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
-    return plan_command(command, {**PLAN["groups"]["common"], **data, **own}, {})
+    return plan_command(["lab.fit", "configs/cpu_short.yaml"], {**PLAN["groups"]["common"], **data, **own}, {})
 
 
 def text_folder(folder: Path, seed: int) -> Path:
-    """Return the folder of the texts of S2."""
+    """Return the folder of the texts of L, N and far."""
     return folder / "texts" / str(seed)
 
 
@@ -132,22 +133,19 @@ def evaluation_options(name: str, run: PlannedRun, text: str | None = None) -> l
     """Write the options of eval.distance for a run: prompts of the seed's own, in generated or in natural text."""
     # Branches and continuations add multiples of BRANCH_SEED, so that all runs of a seed get the same prompts.
     seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
-    if STAGES[name].bases.startswith("S2"):
-        return [format_option("distances", [*range(24, 179, 12), 179]), "--tests=64", "--digits=3", "--batch=64", seed]
-    window = run.experiment.data.window
-    named = methods_at(window)
-    methods = [f"--distance={named[method]}" for method in (STAGES[name].methods if text is None else METHODS_OF_N)]
+    stage, window = STAGES[name], run.experiment.data.window
     # The prompt has 16 tokens beyond the largest distance.
-    distances = [distance for distance in DISTANCES if distance <= window - 16]
-    branch = run.path.name.split("-", 2)[2].replace("_", " ")
-    lengths: Sequence[int] = (128, 192, 256, 384, 512, 768)
-    if (by_branch := STAGES[name].prompts) is not None:
-        lengths = by_branch.get(branch, ())
-    prompts = [length for length in lengths if length < window and text is None]
-    grid = [format_option("prompts", prompts)] if prompts else []
+    options = [format_option("distances", [distance for distance in DISTANCES if distance <= window - 16])]
+    methods, tests, lengths = METHODS_OF_N, 12, []
+    if text is None:
+        methods, tests, lengths = stage.methods, 24, [128, 192, 256, 384, 512, 768]
+        if stage.prompts is not None:
+            lengths = stage.prompts.get(run.path.name.split("-", 2)[2].replace("_", " "), [])
+    if prompts := [length for length in lengths if length < window]:
+        options.append(format_option("prompts", prompts))
+    options += [f"--distance={methods_at(window)[method]}" for method in methods]
     # Runs on a text file have no generator, whose numbers have three digits.
-    sizes_of_tests = [f"--tests={24 if text is None else 12}", "--digits=3", "--batch=24"]
-    return [format_option("distances", distances), *grid, *methods, *sizes_of_tests, seed]
+    return [*options, f"--tests={tests}", "--digits=3", "--batch=24", seed]
 
 
 def methods_at(window: int) -> dict[str, str]:

@@ -1,18 +1,11 @@
-"""Write the texts of S2 and those of L and N, which the lab's generator does not make as they are.
+"""Write the texts of L and N, which the lab's generator does not make as they are.
 
-S2: two corpora of equal retrieval demand, of which one has a tenth of the position frequency.
+In tokens of their base model: whole.jsonl has those of W's documents that a window of 384 does not cut, natural.jsonl
+documents of W's form with sentences of Python's reference (pydoc_data.topics) as filler. docstrings.txt has the
+docstrings of the standard library, in which models are tested and on which none is trained. The stage far has a corpus
+of its own, far.jsonl: more long documents, which ask for their numbers in random order.
 
-A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
-the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
-is more than 42 tokens away gives both the same demand there. Nearer demand is matched by the parameters of the
-short documents. The base model's text is half A and half B. No two corpora share a document.
-
-Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
-
-L and N, in tokens of their base model: whole.jsonl has those of W's documents that a window of 384 does not cut,
-natural.jsonl documents of W's form with sentences of Python's reference (pydoc_data.topics) as filler. docstrings.txt
-has the docstrings of the standard library, in which models are tested and on which none is trained. The stage far has a
-corpus of its own, far.jsonl: more long documents, which ask for their numbers in random order.
+The texts of S2 are written at commit fbd5e937.
 """
 
 import ast
@@ -24,28 +17,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.config.settings import Settings
 from lab.core.files import write_atomic
-from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
-from lab.data.tokenizer import train_bpe
+from lab.data.synthetic import Synthetic
 
-BASE_TOKENS, TOKENS = 3_200_000, 1_100_000  # of a corpus, a tenth more than are trained on
+TOKENS = 1_100_000  # of a corpus, a tenth more than are trained on
 HAYSTACK_TOKENS = 20_000
-VOCABULARY, SAMPLE = 600, 1500
-COMMON: Settings = {"documents": 10**9, "words": 32, "digits": 3, "quote_prob": 0.3, "section_tokens": 4096.0}
-
-
-class BoundedDocuments(NamedTuple):
-    """Documents by the lab's generator whose tokens lie between two bounds."""
-
-    least: int
-    most: int
-    settings: Settings
 
 
 def select_documents(
@@ -60,41 +40,6 @@ def select_documents(
             n_tokens -= size
         if n_tokens <= 0:
             return
-
-
-LONG = BoundedDocuments(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
-SHORT = BoundedDocuments(40, 62, {"median_tokens": 54.0, "log_std": 0.2, "repeat_prob": 0.84, "number_prob": 0.4})
-# S2_one: every document states one number. The same demand then takes other short documents.
-LONG_ONE = LONG._replace(settings={**LONG.settings, "numbers": 1})
-SHORT_ONE = SHORT._replace(settings={**SHORT.settings, "repeat_prob": 0.88, "numbers": 1})
-CORPORA = {  # tokens in long and in short documents
-    "base": (0.55 * BASE_TOKENS, 0.45 * BASE_TOKENS),
-    "A": (TOKENS, 0),
-    "B": (0.1 * TOKENS, 0.9 * TOKENS),
-}
-
-
-def write_texts(folder: Path, seed: int, *, has_one_number: bool = False) -> None:
-    """Write the corpora of a seed, what numbers are hidden in, and the tokenizer."""
-    pair = (LONG_ONE, SHORT_ONE) if has_one_number else (LONG, SHORT)
-    sample = [TASK + NEEDLE + QUESTION]
-    for each in pair:
-        corpus = Synthetic(**COMMON, **each.settings)
-        sample += map(corpus.document, range(SAMPLE))
-    # All seeds share a tokenizer, so that distances in tokens are comparable.
-    tokenizer = train_bpe(sample, VOCABULARY)
-    folder.mkdir(parents=True, exist_ok=True)
-    streams = itertools.count(1 + 100 * seed)  # no two have the same seed
-    for name, shares in CORPORA.items():
-        texts: list[str] = []
-        for (least, most, settings), n_tokens in zip(pair, shares, strict=True):
-            if n_tokens:
-                corpus = Synthetic(**COMMON, **settings, seed=next(streams))
-                texts += select_documents(corpus, tokenizer, int(n_tokens), least, most)
-        write_documents(folder / f"{name}.jsonl", texts)
-    hay = Synthetic(**COMMON, **pair[0].settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
-    write_atomic(folder / "haystack.txt", hay.encode())
-    write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
 
 
 def write_branch_texts(folder: Path, tokenizer: Tokenizer, corpus: Synthetic) -> None:

@@ -1,4 +1,4 @@
-"""The experiments on windows and on equal demand: their texts, their plans, and results from records made by hand."""
+"""The experiments on windows and on equal demand: their plans, and results from records made by hand."""
 
 import hashlib
 import itertools
@@ -9,56 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tokenizers import Tokenizer
 
 from experiments.window import __main__ as command
-from experiments.window import texts
 from experiments.window.figures import plot_findings
 from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
 from experiments.window.results import open_records, print_results
 from lab.analysis.table import pack
 from lab.core.errors import ConfigError
-from lab.core.types import IGNORE
 from lab.core.yaml import format_yaml
-from lab.evidence.methods import Repeat
-from tests.eval.commands import rows_in, size_of
+from tests.eval.commands import size_of
 from tests.forked import ROOT
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory):
-    """The documents of a seed in tokens by corpus, of a tenth of the tokens."""
-    folder = tmp_path_factory.mktemp("texts")
-    with pytest.MonkeyPatch.context() as patch:
-        tenth = {name: (long / 10, short / 10) for name, (long, short) in texts.CORPORA.items()}
-        patch.setattr(texts, "CORPORA", tenth)
-        texts.write_texts(folder, 3)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    documents = {name: [row["text"] for row in rows_in(folder / f"{name}.jsonl")] for name in texts.CORPORA}
-    shared = itertools.combinations(documents.values(), 2)
-    assert not any({*one} & {*other} for one, other in shared), "no two corpora share a document"
-    assert len((folder / "haystack.txt").read_text()) > 10_000
-    return {name: [[*tokenizer.encode(text).ids, 1] for text in each] for name, each in documents.items()}
-
-
-def measure(documents, masked=1.0):
-    """f at 120 and g(d), as shares of the tokens; of the targets beyond 42 a share is not masked."""
-    tokens, lengths = np.concatenate(documents), [*map(len, documents)]
-    targets = np.roll(tokens, -1)
-    targets[np.cumsum(lengths) - 1] = IGNORE
-    distances = Repeat().distances(tokens, targets, lengths)
-    g = np.bincount(distances, np.where(distances > 42, masked, 1.0))
-    return sum(max(length - 1 - 120, 0) for length in lengths) / len(tokens), g / len(tokens)
-
-
-def test_texts_of_s2_differ_tenfold_in_f_and_not_in_demand(corpora):
-    assert {100 <= len(document) <= 186 for document in corpora["A"]} == {True}
-    assert {40 <= len(document) <= 62 or 100 <= len(document) <= 186 for document in corpora["B"]} == {True}
-    f, g = measure(corpora["A"], 0.1)
-    other_f, other_g = measure(corpora["B"])
-    assert f / other_f == pytest.approx(10, rel=0.2)  # a tenth of a seed's tokens
-    for low, high, tolerance in ((2, 16, 0.1), (17, 32, 0.15), (33, 64, 0.25), (65, 186, 0.2)):
-        assert g[low : high + 1].sum() == pytest.approx(other_g[low : high + 1].sum(), rel=tolerance)
 
 
 def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatch):
@@ -77,7 +37,7 @@ def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatc
     assert options[:2] == ["--distances=24,48,72,96,112,144,176", "--prompts=128"]
     assert "--distance=string:shift=96,window=32" in options
     assert "--seed=2" in options
-    first = ["S2", "W_1M", "W_larger", "D", "size_2M", "size_6M", "S2_one", "scratch"]
+    first = ["W_1M", "W_larger", "D", "size_2M", "size_6M", "scratch"]
     assert [name for name in STAGES if command.is_first(name)] == first
 
 
