@@ -145,9 +145,12 @@ class DistanceProbe(Probe[OneNumberCase]):
         starts, ends = np.array(encoding.offsets[self.lead :]).T
         # A token can contain a digit together with other characters, so that any overlap counts.
         scored = np.flatnonzero((ends > begin) & (starts < begin + len(number))).tolist()
-        tail = needles.plain_ids(self.tokenizer, self.question)
-        needle = needles.encode_needle(self.tokenizer, number)
-        return EncodedNumber(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
+        return EncodedNumber(
+            *needles.encode_needle(self.tokenizer, number),
+            encoding.ids[self.lead :],
+            scored,
+            needles.plain_ids(self.tokenizer, self.question) + encoding.ids[: self.lead],
+        )
 
     def case(self, distance: int, test: int) -> OneNumberCase:
         """Sample one test of a distance; its needle is at the beginning of a word.
@@ -174,9 +177,8 @@ class DistanceProbe(Probe[OneNumberCase]):
         while True:
             (number,) = synthetic.sample_numbers(generator, 1, self.config.digits)
             encoded = self.encode_number(number)
-            fits = (np.array(encoded.sizes) <= self.longest).all()
             # Another tail would make the end of the prompt depend on the number.
-            if fits and encoded.tail == self.tail:
+            if (np.array(encoded.sizes) <= self.longest).all() and encoded.tail == self.tail:
                 return number, encoded
 
     def run(self, model: ProbedModel, worker: Worker = Worker()) -> Iterator[LengthResult]:
@@ -189,9 +191,14 @@ class DistanceProbe(Probe[OneNumberCase]):
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            row: Row = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
-            found = int(starts_with_number(answer, case.numbers[0]))
-            yield test, {**row, "found": found, "log_prob": round(log_prob, 6)}
+            row = {
+                "prompt_hash": case.prompt_hash,
+                "numbers": case.numbers,
+                "answer": answer,
+                "found": int(starts_with_number(answer, case.numbers[0])),
+                "log_prob": round(log_prob, 6),
+            }
+            yield test, row
 
     def describe_tests(self) -> Row:
         """Return the properties of the tests, apart from their distances."""
@@ -246,8 +253,8 @@ def log_probs(
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     tokens, targets = (x.to(device) for x in lay_out_answers(cases, budget))
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
-    parts = zip(tokens.split(rows), targets.split(rows), strict=True)
-    return (-torch.cat([model.losses(*part).double().sum(1) for part in parts])).tolist()
+    parts = map(model.losses, tokens.split(rows), targets.split(rows))
+    return (-torch.cat([*parts]).double().sum(1)).tolist()
 
 
 def lay_out_answers(cases: Sequence[OneNumberCase], budget: int) -> tuple[torch.Tensor, torch.Tensor]:

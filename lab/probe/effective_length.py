@@ -43,25 +43,24 @@ class NeedleProbe(Probe[NeedleCase]):
         numbers = synthetic.sample_numbers(np.random.default_rng(config.seed), 16, config.digits)
         passes = lambda text: self.protocol.count_found(text, numbers) == len(numbers)  # noqa: E731
         needles.check_encoding(tokenizer, synthetic.answer(numbers), numbers, passes)
-        errors = []
         tokens = count_answer_tokens(config, tokenizer)
         if config.budget < tokens:
-            rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
-            errors.append(f"probe.answer_budget={config.budget}: {rule}")
+            raise ConfigError(
+                f"probe.answer_budget={config.budget}: an answer of {config.needles} numbers takes {tokens} tokens; "
+                "raise it"
+            )
         self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
-            errors.append(
+            raise ConfigError(
                 f"probe.max_length={config.longest(self.window)}: no multiple of probe.step={config.step} up to it has "
                 f"room for a test, {self.shortest} tokens; raise probe.max_length or lower probe.step"
             )
-        if errors:
-            raise ConfigError(*errors)
 
     def check_haystack(self, length: int) -> None:
         """Reject a file whose text a test of this length would repeat, with a DataError."""
-        n_hay = length - self.shortest + self.config.needles
-        needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
+        n_tokens = length - self.shortest + self.config.needles
+        needles.check_enough(self.haystack, self.tokenizer, n_tokens, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
         case: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
@@ -124,9 +123,8 @@ class NeedleProbe(Probe[NeedleCase]):
 
     def summarize(self, results: Sequence[LengthResult], origin: Row, counts: Counted | None) -> Row:
         """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
-        config = self.config
         seconds = [result.seconds for result in results if result.seconds is not None]
-        values = effective_lengths(results, config.threshold)
+        values = effective_lengths(results, self.config.threshold)
         length = values["effective_length"]
         return {
             **origin,

@@ -115,10 +115,9 @@ class Measuring:
         lines = [self.probe.record(result, origin, saved) for result in lengths]
         summary = self.probe.summarize(lengths, origin, saved)
         if self.distances is not None:
-            config = self.distances.config
             counts_by_distance = map_counts_to_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
             lines += [self.distances.record(result, origin, counts_by_distance) for result in distances]
-            summary |= reach_record(distances, config.threshold, counts_by_distance)
+            summary |= reach_record(distances, self.distances.config.threshold, counts_by_distance)
         if self.loss is not None:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
@@ -142,17 +141,15 @@ class HeldOutLoss:
         self, data: DataConfig, *, tokens: int, pack_tokens: int, rank: int, world_size: int, device: torch.device | str
     ) -> None:
         store = TokenStore.open(shard_folder(data), "held_out")
-        segments = index_segments(store, "natural", data.window)
-        n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
         settings = PackSettings(
             store=store,
-            segments=segments,
+            segments=index_segments(store, "natural", data.window),
             pack_tokens=pack_tokens,
             seed=0,
             look_ahead=data.look_ahead,
             bytes=store.bytes,
         )
-        packs = list(islice(PackStream(settings), n_packs))
+        packs = list(islice(PackStream(settings), max(1, min(tokens, store.n_tokens) // pack_tokens)))
         # Of the scored tokens of all ranks, in the original text: decoded text may have other bytes.
         self.n_bytes: int | None = None
         if store.bytes is not None:
@@ -168,16 +165,14 @@ class HeldOutLoss:
         """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2)."""
         total = torch.zeros(self.buckets, 2, dtype=torch.float64, device=self.device)
         for pack in self.packs:
-            tokens = torch.from_numpy(pack.tokens)[None].to(self.device)
-            targets = torch.from_numpy(pack.targets)[None].to(self.device)
+            tokens, targets = (torch.from_numpy(part)[None].to(self.device) for part in (pack.tokens, pack.targets))
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
             losses = model(tokens, targets, segments)[0].double()
-            sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
             # Padding keeps 0 earlier tokens. It has no loss and no target, so that its bucket gains nothing.
             earlier = np.pad(visible_context(pack.lengths), (0, len(losses) - sum(pack.lengths)))
             # frexp writes c as m * 2^e with m in [0.5, 1), so that the exponent of an integer is its bit length
             bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))
-            total.index_add_(0, bucket.to(self.device), sums)
+            total.index_add_(0, bucket.to(self.device), torch.stack([losses, targets[0] >= 0], 1))
         return total
 
 

@@ -80,8 +80,9 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     """
     text = load_haystack(path, data, tokenizer)
     copy = text.encode()[:KEPT_BYTES].decode(errors="ignore")  # a character that the cut divides is dropped
-    fits = len(copy) == len(text) or (path is None and len(plain_ids(tokenizer, copy)) >= longest)
-    return copy if fits else None
+    if len(copy) == len(text) or (path is None and len(plain_ids(tokenizer, copy)) >= longest):
+        return copy
+    return None
 
 
 def hash_text(text: str) -> str:
@@ -147,7 +148,8 @@ def make_case(
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
     numbers = synthetic.sample_numbers(generator, needles, digits)
-    head, planted, tail = fixed_parts(tokenizer, numbers)
+    parts = fixed_parts(tokenizer, numbers)
+    head, planted, tail = parts
     fixed = len(head) + sum(len(ids) for ids, _ in planted) + len(tail) + answer_budget
     n_hay = length - fixed
     if n_hay < needles:
@@ -156,8 +158,7 @@ def make_case(
             f"{fixed} tokens; use {fixed + needles} or more"
         )
     hay, boundaries = cut_haystack(inside_text(tokenizer), haystack, n_hay, generator)
-    indices = sample_positions(boundaries, n_hay, needles, generator)
-    return compose(numbers, hay, indices, (head, planted, tail))
+    return compose(numbers, hay, sample_positions(boundaries, n_hay, needles, generator), parts)
 
 
 def compose(numbers: list[str], hay: list[int], indices: list[int], parts: PromptParts) -> NeedleCase:
@@ -179,13 +180,15 @@ def compose(numbers: list[str], hay: list[int], indices: list[int], parts: Promp
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> PromptParts:
     """Encode the parts of every case around the haystack: the task line, a needle for each number, the question."""
-    planted = [encode_needle(tokenizer, number) for number in numbers]
-    end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
     # The first word begins a text, and the rest follows it: its line breaks are no edge that may be stripped.
     first = len(synthetic.TASK) if inside_text(tokenizer) is tokenizer else synthetic.TASK.index(" ")
     task = tokenizer.encode(synthetic.TASK[:first], add_special_tokens=False).ids
-    # without special tokens that end a text
-    return special_ends(tokenizer)[0] + task + plain_ids(tokenizer, synthetic.TASK[first:]), planted, end
+    return (
+        # without special tokens that end a text
+        special_ends(tokenizer)[0] + task + plain_ids(tokenizer, synthetic.TASK[first:]),
+        [encode_needle(tokenizer, number) for number in numbers],
+        plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX),
+    )
 
 
 def encode_needle(tokenizer: Tokenizer, number: str) -> tuple[list[int], int]:
@@ -276,8 +279,7 @@ def cut_haystack(
         text = ((haystack + " ") * (1 + (start + size) // len(haystack)))[start : start + size]
         encoding = tokenizer.encode(text, add_special_tokens=False)
         ids, size = encoding.ids, 2 * size
-    spans = encoding.offsets[:n_tokens]
-    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
+    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in encoding.offsets[:n_tokens]]
     return ids[:n_tokens], np.flatnonzero(begins)
 
 

@@ -34,8 +34,6 @@ Key = TypeVar("Key")
 AnyCase = TypeVar("AnyCase", bound=Case)
 AnyNeedleCase = TypeVar("AnyNeedleCase", bound=NeedleCase)
 IsDecided = Callable[[AnyCase, str], bool]
-Generate = Callable[..., Tensor]
-"""Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
 TestKey = tuple[int, int]
 """A length or distance, and the number of a test of it."""
 
@@ -51,7 +49,7 @@ class ProbedModel(Protocol):
 
 
 def answer_cases(
-    model: Generate,
+    model: Callable[..., Tensor],
     tokenizer: Tokenizer,
     stop_id: int | None,
     cases: Iterable[tuple[Key, AnyCase]],
@@ -206,9 +204,8 @@ class Probe(ABC, Generic[AnyNeedleCase]):
         unfinished = [(value, test) for value, test in tests if test not in finished[value]]
         start = time.perf_counter()
         fresh = dict(worker.gather(self.run_share(model, unfinished, worker)))
-        total_s = time.perf_counter() - start
         # Stored tests took no time now. They count as those that were run.
-        seconds = round(total_s * self.tests / len(fresh), 3) if fresh else None
+        seconds = round((time.perf_counter() - start) * self.tests / len(fresh), 3) if fresh else None
         rows: dict[int, list[Row]] = defaultdict(list)
         for value, test in tests:
             row = finished[value].get(test) or fresh[value, test]

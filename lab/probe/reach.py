@@ -51,7 +51,6 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import betainc
 
-from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.core.types import FloatArray, Row
 from lab.probe.limits import LengthResult, share_limits
 
@@ -96,8 +95,7 @@ def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, 
         >>> find_crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
         (256, 288.0)
     """
-    below = np.flatnonzero(np.asarray(shares) < threshold)
-    n = int(below[0]) if len(below) else len(lengths)
+    n = int(np.flatnonzero([*(np.asarray(shares) < threshold), True])[0])
     if n == 0:
         return 0, 0.0
     if n == len(lengths):
@@ -108,7 +106,6 @@ def find_crossing(lengths: Sequence[int], shares: Sequence[float] | FloatArray, 
 
 def find_first_index(curve: Curve, threshold: float, margin: float = 0.05) -> int | None:
     """Find the last index from which a stretch of distances shows the threshold; None if there is none."""
-    k = len(curve.lengths)
     least = max(threshold - margin, 0.0)
     # Differences of cumulative sums are the sums of every stretch.
     passed, tests = np.append(0, np.cumsum(curve.passed)), np.append(0, np.cumsum(curve.tests))
@@ -116,7 +113,7 @@ def find_first_index(curve: Curve, threshold: float, margin: float = 0.05) -> in
     n = np.maximum(tests[None, 1:] - tests[:-1, None], 1)
     # The upper tail of a binomial, P(X >= x), as an incomplete beta function: it takes arrays, and no scipy.stats.
     p = np.where(x > 0, betainc(np.maximum(x, 1), np.maximum(n - x + 1, 1), least), 1.0)
-    is_shown = np.triu((x / n >= threshold) & (p <= 0.02 / k))
+    is_shown = np.triu((x / n >= threshold) & (p <= 0.02 / len(curve.lengths)))
     rows = np.flatnonzero(is_shown.any(1))  # first distances of stretches
     return int(rows[-1]) if len(rows) else None
 
@@ -148,14 +145,13 @@ def reach(results: Sequence[LengthResult], threshold: float, least_passing: floa
     if start is not None:
         _, shares = fit_reach(results, threshold)
         _, value = find_crossing(distances[start:], shares, threshold)
-        passes = [share >= threshold for near, share in zip(distances, curve.shares, strict=True) if near <= value]
-        if sum(passes) < least_passing * len(passes):
-            best = int(np.flatnonzero(curve.shares == curve.shares.max())[-1])
-            values["best_distance"] = distances[best]
+        passes = curve.shares[np.array(distances) <= value] >= threshold
+        if passes.sum() < least_passing * len(passes):
+            values["best_distance"] = distances[np.flatnonzero(curve.shares == curve.shares.max())[-1]]
         else:
             values["reach"] = round(value, 1)
-            near_limits = zip(distances, curve.high, strict=True)
-            dips = [near for near, limit in near_limits if near < value and limit < threshold]
+            near = np.array(distances)
+            dips = near[(near < value) & (curve.high < threshold)].tolist()
     start = find_first_index(curve, threshold, margin=0.0)
     if start is not None:
         # Some distance of the stretch is at the threshold or above, so that reach is not nearer than its first.
@@ -224,18 +220,13 @@ def format_reach(row: Row) -> str:
     reach, high, first = known.get("reach"), known.get("reach_high"), known.get("first_distance")
     end = classify_reach(reach, first, known.get("last_distance"))
     if end == "below":
-        bounds, outcomes = [known["first_distance"]], [BELOW]
         # Too few tests can show that the reach is below a higher distance only, or below none that was tested.
         if high is None:
-            bounds.append(known["last_distance"])
-            outcomes.append(BEYOND)
-        elif high != first:
-            bounds.append(high)
-            outcomes.append(RUN)
-        return f"reach {range_of(bounds, outcomes)}"
+            return f"reach <{first:,.0f} to {known['last_distance']:,.0f}+"
+        return f"reach <{first:,.0f}" if high == first else f"reach <{first:,.0f} to {high:,.0f}"
     if reach is None:
         return "reach not measured"
-    return f"reach {range_of([reach], [CENSORED.get(str(end), RUN)])}"
+    return f"reach {reach:,.0f}+" if end else f"reach {reach:,.0f}"
 
 
 def format_limits(row: Row) -> str:

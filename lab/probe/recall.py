@@ -169,7 +169,6 @@ class RecallTest:
         ends = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
         first, last = np.array(self.bins)[bins].T
-        averages = dict(zip(SCORES, (totals[0] / n[0] for totals in of_scores), strict=True))
         columns_by_name = {
             "distance": first,
             "last": last,
@@ -177,10 +176,10 @@ class RecallTest:
             "share": np.array(self.shares)[bins],
             "n": n[0].astype(int),
             "documents": np.count_nonzero(sums[:, :, 0], axis=0),
-            **averages,
+            **dict(zip(SCORES, (totals[0] / n[0] for totals in of_scores))),
             "score": values[0],
             "low": lows,
             "high": highs,
         }
-        by_bin = zip(*(column.tolist() for column in columns_by_name.values()), strict=True)
-        return [dict(zip(columns_by_name, row, strict=True)) for row in by_bin]
+        by_bin = zip(*(column.tolist() for column in columns_by_name.values()))
+        return [dict(zip(columns_by_name, row)) for row in by_bin]

@@ -76,8 +76,7 @@ class Counting:
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
-        total = sum_over_ranks(self.local_selected) // self.copies
-        return dict(zip(SELECTED, total.tolist(), strict=True))
+        return dict(zip(SELECTED, (sum_over_ranks(self.local_selected) // self.copies).tolist(), strict=True))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the counts of a checkpoint; on the first rank alone, as `total` adds up all ranks."""
@@ -117,9 +116,11 @@ class Recording:
         self.peak = peak_flops(torch.cuda.get_device_name() if state.device.type == "cuda" else None)
         self.timed_tokens = state.consumed
         if self.launch.is_first:
-            total = self.experiment.train.steps * self.experiment.train.batch_tokens
+            train = self.experiment.train
+            total = train.steps * train.batch_tokens
             self.bar = Bar(total=total, initial=state.consumed, unit="tok", unit_scale=True, desc="train")
-            self.dashboard = None if self.experiment.track.wandb == "off" else Wandb(self.experiment)
+            if self.experiment.track.wandb != "off":
+                self.dashboard = Wandb(self.experiment)
         self.pause()
 
     def count(self, batch: Batch) -> None:
@@ -142,12 +143,11 @@ class Recording:
 
     def write_line(self, state: TrainState, stats: StepStats) -> None:
         """Write one line, with null for a value that is not finite; a collective call."""
-        counts = self.counting.total()
         tokens_per_s = (state.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
         # Without a target since the last line there is no mean: all steps were skipped, or all losses masked.
         loss = self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None
         model, window = self.experiment.model, self.experiment.data.window
-        peak, processes = self.peak, self.launch.world_size
+        mfu = partial(utilisation, tokens_per_s=tokens_per_s, peak=self.peak, n_devices=self.launch.world_size)
         record = {
             "step": state.step,
             "consumed_tokens": state.consumed,
@@ -157,9 +157,9 @@ class Recording:
             "grad_norm": stats.grad_norm if math.isfinite(stats.grad_norm) else None,
             "skipped_steps": state.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
-            "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, processes),
-            "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, processes),
-            **frequency_metrics(counts),
+            "mfu": mfu(model.flops_per_token_causal(window)),
+            "mfu_full": mfu(model.flops_per_token_full(window)),
+            **frequency_metrics(self.counting.total()),
             **self.counting.selected(),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
@@ -209,8 +209,6 @@ class Wandb:
         mode: Any = experiment.track.wandb
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
-        # not quiet, it also asks the server for the user's name
-        settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
         # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
         begin = partial(
             wandb.init,
@@ -219,7 +217,8 @@ class Wandb:
             dir=str(experiment.run.path),
             resume="auto",
             config=experiment.to_dict(),
-            settings=settings,
+            # not quiet, it also asks the server for the user's name
+            settings=wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S),
         )
         try:
             self.run = begin(mode=mode)
@@ -229,14 +228,17 @@ class Wandb:
         except Exception as error:  # any: the run must not depend on it
             wandb.teardown(1)  # or the id would still be in use
             self.run = begin(mode="offline")
-            fix = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
-            show(f"track.wandb={mode}: {first_line(error)}; {fix}", error=True)
+            offline = Path(self.run.dir).parent
+            show(
+                f"track.wandb={mode}: {first_line(error)}; recorded offline, send it with: wandb sync {offline}",
+                error=True,
+            )
         self.run.define_metric("*", step_metric="consumed_tokens")
 
     def mirror(self, record: Mapping[str, object]) -> None:
         """Send a record's numbers, unless sending has failed before."""
-        numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
         if not self.broken:
+            numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
             self.attempt(lambda: self.run.log(numbers))
 
     def attempt(self, call: Callable[[], object]) -> None:
@@ -270,8 +272,11 @@ class Wandb:
         begin = time.monotonic()
         self.attempt(lambda: wandb.teardown(int(not finished)))
         if not self.broken and time.monotonic() - begin >= FINISH_S:
-            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
-            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
+            show(
+                f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: "
+                f"wandb sync --include-online {Path(self.run.dir).parent}",
+                error=True,
+            )
 
 
 def frequency_metrics(counts: PositionCounts) -> dict[str, float]:
@@ -280,11 +285,8 @@ def frequency_metrics(counts: PositionCounts) -> dict[str, float]:
     f_at_0.5L is f(L // 2), and g_from_0.5L the demand at distances of L // 2 and more, the sum of g there.
     """
     window = counts.max_len
-    columns = {
-        "f_at": counts.frequency(),
-        "supervised_f_at": counts.supervised_f(),
-        "g_from": sum_to_the_end(counts.g()),
-    }
+    f = counts.frequency()
+    columns = {"f_at": f, "supervised_f_at": counts.supervised_f(), "g_from": sum_to_the_end(counts.g())}
     metrics: dict[str, float] = {}
     for name, values in columns.items():
         for eighths in (1, 2, 4, 6):

@@ -193,21 +193,24 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     train = experiment.train
     update = max(4, 2 * train.accumulation)
     if train.steps * train.accumulation <= update:
-        rule = f"--profile needs more than {update} packs on each process; raise it"
-        raise ConfigError(experiment.format_error("train.tokens", rule))
+        raise ConfigError(
+            experiment.format_error(
+                "train.tokens", f"--profile needs more than {update} packs on each process; raise it"
+            )
+        )
     path = folder or experiment.run.path / "profile"
     launch = find_launch(train.devices, train.nodes)
     set_threads(train.threads, launch)
     run = assemble(Start(experiment, launch), writes=False)
     check_prepared(experiment.data)
-    few = torch.profiler.schedule(wait=update - 3, warmup=1, active=3, repeat=1)  # packs
-    trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
-    with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
+    with torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=update - 3, warmup=1, active=3, repeat=1),  # packs
+        on_trace_ready=torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}"),
+    ) as profiler:
         run.profile(profiler, update + 1)
     end_together(launch)
-    table = profiler.key_averages().table(f"{run.state.device.type}_time_total", row_limit=25)
     name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
-    (path / name).write_text(table)
+    (path / name).write_text(profiler.key_averages().table(f"{run.state.device.type}_time_total", row_limit=25))
     if launch.is_first:
         show(f"profile: {path}; open its trace in ui.perfetto.dev")
     return 0
@@ -245,14 +248,14 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
             "devices of this machine"
         ) from error
     # The run folder has its own copy of what selects sentences, which a resume must read even if the original changed.
-    copied = writes and experiment.reads_token_types
-    data = PackedData(experiment, start.folder.token_types if copied else None)
+    data = PackedData(experiment, start.folder.token_types if writes and experiment.reads_token_types else None)
     recording = Recording(experiment, data, start.launch)
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, data, recording, stopping)
-    probing = Probing(recording, stopping, saving)
-    recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
-    return Assembled(LoopParts(fabric, data, recording, stopping, saving, probing), recipe)
+    return Assembled(
+        LoopParts(fabric, data, recording, stopping, saving, Probing(recording, stopping, saving)),
+        make_recipe(experiment, device, strategy, trained=start.checkpoint is not None),
+    )
 
 
 def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, trained: bool) -> ModelRecipe:
@@ -261,9 +264,12 @@ def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, 
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
-    compiler = inductor if choose_compile(train.compile, device)[0] else None
-    backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
-    make = decoder_builder(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
+    make = decoder_builder(
+        experiment,
+        backend=choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)[0],
+        recompute=train.recompute,
+        compiler=inductor if choose_compile(train.compile, device)[0] else None,
+    )
     whole = train.keeps_whole(experiment.model.n_parameters())
     return ModelRecipe(
         make,
@@ -280,8 +286,7 @@ def make_strategy(strategy: str, world_size: int) -> Strategy | str:
     """Make Fabric's strategy."""
     if strategy == "fsdp":
         # Fabric would call this function to shard a decoder. The lab has sharded it before it allocated any weight.
-        unchanged = lambda decoder, mesh: decoder  # noqa: E731
-        return ModelParallelStrategy(unchanged, world_size, tensor_parallel_size=1, timeout=TIMEOUT)
+        return ModelParallelStrategy(lambda decoder, mesh: decoder, world_size, tensor_parallel_size=1, timeout=TIMEOUT)
     if strategy == "ddp":
         # A view of DDP's buckets saves a second copy of all gradients.
         return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT)
@@ -297,10 +302,15 @@ def format_report(folder: RunFolder) -> str:
     row = "{:>15} {:>15} {:>17} {:>16} {:>13}".format
     lines = ["", row("consumed tokens", "reach", "95% limits", "effective length", "held-out loss")]
     for probe in folder.probes():
-        reach = format_reach(probe).removeprefix("reach ").partition(", ")[0]
-        limits = format_limits(probe) if "reach_low" in probe else "-"
-        length = shown_length(probe["effective_length"], probe.get("first_length"))
-        loss = "" if probe.get("held_out_loss") is None else f"{probe['held_out_loss']:.3f}"
-        lines.append(row(f"{probe['consumed_tokens']:,}", reach, limits, length, loss))
+        loss = probe.get("held_out_loss")
+        lines.append(
+            row(
+                f"{probe['consumed_tokens']:,}",
+                format_reach(probe).removeprefix("reach ").partition(", ")[0],
+                format_limits(probe) if "reach_low" in probe else "-",
+                shown_length(probe["effective_length"], probe.get("first_length")),
+                "" if loss is None else f"{loss:.3f}",
+            )
+        )
     lines.append("\nreach is the distance of one hidden number; effective length is of prompts with several; in tokens")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])
