@@ -12,12 +12,11 @@ from lab.config import load_experiment
 from lab.core.errors import CheckpointError
 from lab.core.files import errors_in
 from lab.core.launch import Launch
-from lab.counts import COUNTED, PositionCounts
+from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import RECORDS, Checkpoint, add_to_manifest, read_run_manifest
 from lab.runs.folder import RunFolder
-from lab.runs.recovery import Counted
 from lab.train.starting import find_resume
 from lab.verify import OF_A_RUN, main
 from tests.opened import adopted, save_weights, sealed, write_run
@@ -151,13 +150,9 @@ def test_a_fault_of_a_run_is_named(here, capsys, name):
     assert lines[-1].endswith(f" bytes: {len(lines) - 1} errors")
 
 
-def test_the_schema_has_all_that_is_counted():
-    assert {*Counted.__annotations__} == {"max_len", *COUNTED}
-
-
 STATE_FAULTS = {  # what is done to a state, and the part that is named
     "no_schedule": (lambda state: state.pop("schedule"), "schedule: "),
-    "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "consumed_tokens: "),
+    "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "recording.counts: are of "),
     "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
     "streams_of_another_step": (lambda state: state.update(step=2), "data.streams: must be int64 "),

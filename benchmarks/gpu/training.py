@@ -139,13 +139,13 @@ def measure(
     experiment = experiment_of(options, config, settings, updates)
     run = assemble(Start(experiment), writes=False)
     run.connect()
-    fabric, recipe = run.parts.fabric, run.recipe
+    fabric, recipe = run.fabric, run.recipe
     decoder = drawn(recipe.make, fabric.device)
     if (mesh := mesh_of(fabric)) is not None:
         shard(decoder, mesh, recipe.sharding)
     state = set_up(recipe, fabric, decoder)
     watch = Updates(state)
-    profile(run.parts, state, watch, experiment.train.steps * experiment.train.accumulation)
+    profile(run, state, watch, experiment.train.steps * experiment.train.accumulation)
     return figures(experiment, watch, state)
 
 

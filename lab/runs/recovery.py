@@ -10,14 +10,13 @@ the resumed run writes it again.
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
 
 from lab.core.errors import CheckpointError
 from lab.core.files import FileEntry, file_error
+from lab.core.types import Row
+from lab.counts import COUNTED
 from lab.results.store import parse_record
 from lab.runs.checkpoints import (
     CONSUMED,
@@ -32,47 +31,16 @@ from lab.runs.checkpoints import (
 )
 from lab.runs.folder import RunFolder, ends_with_line
 
-Whole = Annotated[int, Field(ge=0)]
+PARTS = ("step", "skipped_steps", "schedule", "data", "recording", "final", "optimizer", "shared")
+"""Parts of state.ckpt, next to consumed_tokens, from which a run continues.
+
+`schedule` is the state of torch's LambdaLR, `recording` that of lab.train.record.Recording, and `optimizer` the numbers
+of each parameter. `data` has `streams`, the states of the packs' streams, int64 (n_streams, 2 + look_ahead): see
+lab.data.packing.
+"""
 
 
-class Counted(TypedDict):
-    """What has been counted: see lab.counts.PositionCounts."""
-
-    max_len: Whole
-    lengths: list[Whole]
-    gapped: list[Whole]
-    supervised: list[Whole]
-    evidence: list[Whole]
-    demand: list[Whole]
-    demand_by_ids: list[Whole]
-
-
-class Recorded(TypedDict):
-    """The state of lab.train.record.Recording."""
-
-    counts: Counted
-    sums: dict[str, float]
-
-
-class State(TypedDict):
-    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter.
-
-    `schedule` is the state of torch's LambdaLR; `data` has `streams`, the states of the packs' streams, int64
-    (n_streams, 2 + look_ahead): see lab.data.packing.
-    """
-
-    step: Whole
-    consumed_tokens: Whole
-    skipped_steps: Whole
-    schedule: dict[str, Any]
-    data: dict[str, Any]
-    recording: Recorded
-    final: dict[Whole, Whole]
-    optimizer: dict[str, dict[str, Any]]
-    shared: dict[str, str]
-
-
-def read_state(checkpoint: Checkpoint) -> State:
+def read_state(checkpoint: Checkpoint) -> Row:
     """Read a checkpoint's state.ckpt without running code from it.
 
     Raises: CheckpointError, also where a part is missing or parts do not agree.
@@ -80,25 +48,23 @@ def read_state(checkpoint: Checkpoint) -> State:
     import torch  # takes seconds, which what only looks for checkpoints need not wait
 
     with rejecting(checkpoint.state):
-        state: State = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
+        state: Row = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
         check_state(state)
         if state["consumed_tokens"] != checkpoint.consumed_tokens:
             raise ValueError(f"consumed_tokens: {state['consumed_tokens']}, its name has {checkpoint.consumed_tokens}")
         return state
 
 
-def check_state(state: Any) -> None:
-    """Check that a state has all parts, each of its form, and that they agree.
+def check_state(state: Row) -> None:
+    """Check that a state has all parts, and that they agree.
 
     Raises: ValueError.
     """
-    try:
-        TypeAdapter(State).validate_python(state, strict=True)
-    except ValidationError as error:
-        message = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, message['loc']))}: {message['msg']}") from error
+    for name in PARTS:
+        if name not in state:
+            raise ValueError(f"{name}: is missing")
     counts = state["recording"]["counts"]
-    for name in Counted.__annotations__.keys() - {"max_len"}:
+    for name in COUNTED:
         # lengths[n] counts segments of n tokens, n from 0 to max_len; all others are by distance, from 0 to max_len - 1
         if len(counts[name]) != counts["max_len"] + (name == "lengths"):
             raise ValueError("recording.counts: have another size than max_len states")
@@ -106,8 +72,7 @@ def check_state(state: Any) -> None:
     counted = sum(length * n for length, n in enumerate(counts["lengths"])) + sum(counts["gapped"][:1])
     if counted != state["consumed_tokens"]:
         raise ValueError(f"recording.counts: are of {counted} tokens, consumed_tokens are {state['consumed_tokens']}")
-    # pydantic has passed anything as streams: what is no tensor has no numpy()
-    streams = getattr(state["data"].get("streams"), "numpy", lambda: np.zeros(0))()
+    streams = np.asarray(state["data"].get("streams"))
     if streams.dtype != np.int64 or streams.ndim != 2 or (streams[:, 0] != state["step"]).any():
         raise ValueError(f"data.streams: must be int64 (n_streams, 2 + look_ahead), of {state['step']} packs each")
 

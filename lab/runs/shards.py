@@ -31,9 +31,9 @@ from torch.optim import Optimizer
 
 from lab.core.errors import CheckpointError, LabError, first_line
 from lab.core.files import FileEntry, delete, publish_folder, write_hashed, write_json
+from lab.core.types import Row
 from lab.runs import checkpoints
 from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, rejecting
-from lab.runs.recovery import State
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
@@ -205,7 +205,7 @@ def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, T
 
 
 def restore_tensors(
-    model: nn.Module, optimizer: Optimizer, saved: Checkpoint, state: State, group: ProcessGroup | None
+    model: nn.Module, optimizer: Optimizer, saved: Checkpoint, state: Row, group: ProcessGroup | None
 ) -> None:
     """Fill weights and moments, whole or sharded, from a checkpoint of any number of processes. A collective call.
 

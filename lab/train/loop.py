@@ -32,7 +32,7 @@ from lab.train.record import Recording
 from lab.train.state import StepStats, Stopping, TrainState
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LoopParts:
     """What the loop calls, in its order."""
 

@@ -47,50 +47,48 @@ from lab.train.state import ModelRecipe, Stopping, TrainState
 
 
 @dataclass(eq=False)
-class Assembled:
+class Assembled(LoopParts):
     """The parts of one run, before its processes meet and its decoder is built."""
 
-    parts: LoopParts
     recipe: ModelRecipe
     state: TrainState = field(init=False)  # once it is built
 
     def fit(self) -> None:
         """Build the decoder, restore the checkpoint that the run resumes from, and train."""
-        stopping = self.parts.stopping
+        stopping = self.stopping
         with stopping.ending_ranks():
             self.build()
-            self.parts.saving.open(self.state)
+            self.saving.open(self.state)
             # Until here a signal ends the process: there is nothing to save yet.
             with stopping.handling():
                 # No process group is made behind this exchange: its ranks would wait for each other in C++.
                 if is_started := start_together(stopping.launch, lambda: stopping.is_asked):
-                    train(self.parts, self.state)
+                    train(self, self.state)
             if not is_started and stopping.signals is not None:
                 stopping.signals.act(signal.SIGTERM)
 
     def profile(self, profiler: torch.profiler.profile, n_packs: int) -> None:
         """Build the decoder and train on some packs, of which nothing is written."""
-        with self.parts.stopping.ending_ranks():
+        with self.stopping.ending_ranks():
             self.build()
-            profile(self.parts, self.state, profiler, n_packs)
+            profile(self, self.state, profiler, n_packs)
 
     def connect(self) -> None:
         """Let the processes meet, and open the data."""
-        fabric, data = self.parts.fabric, self.parts.data
-        fabric.launch()
+        self.fabric.launch()
         # The nodes may share a folder of shards or have one each: one process of each prepares what is missing there.
-        launch = self.parts.stopping.launch
+        launch = self.stopping.launch
         if launch.local_rank == 0:
-            data.prepare_data()
-        fabric.barrier()
-        data.setup(launch.rank, launch.world_size)
+            self.data.prepare_data()
+        self.fabric.barrier()
+        self.data.setup(launch.rank, launch.world_size)
 
     def build(self) -> None:
         """Connect, and build the decoder, the same on every rank."""
         self.connect()
-        fabric, recipe = self.parts.fabric, self.recipe
-        decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(fabric), sharding=recipe.sharding)
-        self.state = set_up(recipe, fabric, decoder)
+        recipe = self.recipe
+        decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(self.fabric), sharding=recipe.sharding)
+        self.state = set_up(recipe, self.fabric, decoder)
 
 
 def mesh_of(fabric: Fabric) -> DeviceMesh | None:
@@ -130,9 +128,9 @@ def run_experiment(
             end_together(launch)
         else:
             run = prepare_run(start, resume=resume, restart=restart)
-            run.parts.stopping.started = started
+            run.stopping.started = started
             if started is not None and launch.by_torchrun:
-                run.parts.stopping.signals = take_signals()
+                run.stopping.signals = take_signals()
             if status := train_to_end(run, launch, command):
                 return status
         if launch.is_first:
@@ -148,7 +146,7 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
     threads = set_threads(experiment.train.threads or (start.folder.threads() if resume else None), launch)
     run = assemble(start)
     check_prepared(experiment.data)
-    data = run.parts.data
+    data = run.data
     if launch.is_first:
         data.prepare_data(partial(check_tests, experiment) if probes else None)
     check_data(data, launch, is_resumed=start.checkpoint is not None)
@@ -163,13 +161,13 @@ def prepare_run(start: Start, *, resume: bool, restart: bool) -> Assembled:
 
 def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
     """Train, close the records, and return the exit status: not 0 after a stop, which prints its reason."""
-    stopping = run.parts.stopping
+    stopping = run.stopping
     is_complete = False
     try:
         run.fit()
         is_complete = not stopping.stopped
     finally:
-        run.parts.recording.close(finished=is_complete)
+        run.recording.close(finished=is_complete)
     if is_complete:
         return 0
     if launch.is_first:
@@ -177,7 +175,7 @@ def train_to_end(run: Assembled, launch: Launch, command: str) -> int:
         show(stopping.error or saved, error=True)
     # torchrun ends the processes that are left once one has exited, the first rank perhaps before it has printed.
     with suppress(RuntimeError):  # one of them has died, after all is saved
-        run.parts.fabric.barrier()
+        run.fabric.barrier()
     return EXIT_FAILURE if stopping.error else EXIT_STOPPED
 
 
@@ -253,7 +251,12 @@ def assemble(start: Start, *, writes: bool = True) -> Assembled:
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, data, recording, stopping)
     return Assembled(
-        LoopParts(fabric, data, recording, stopping, saving, Probing(recording, stopping, saving)),
+        fabric,
+        data,
+        recording,
+        stopping,
+        saving,
+        Probing(recording, stopping, saving),
         make_recipe(experiment, device, strategy, trained=start.checkpoint is not None),
     )
 
