@@ -149,7 +149,7 @@ def open_hugging_face(
             table = Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=table, distance=distance, device=device)
     else:
-        name_ignored(folder / folders.NAME, settings, rotary=False)  # transformers prints a line for those
+        name_ignored(folder / folders.NAME, settings)
         decoder = load_foreign(folder, device)
         table = decoder.own
         if frequency is not None:

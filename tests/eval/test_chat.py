@@ -108,7 +108,7 @@ OWN = {"no_bos": SAID, "bos": BOS + SAID, "two_bos": BOS + BOS + SAID, "bos_insi
 
 @pytest.mark.parametrize("template", OWN)
 @pytest.mark.parametrize("adds", [True, False], ids=["adds_bos", "adds_none"])
-@pytest.mark.parametrize("form", ["jinja", "config", "named", "additional"])
+@pytest.mark.parametrize("form", ["jinja", "config", "named"])
 def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, hugging_face_folder, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
@@ -125,10 +125,7 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": own} if own else {})))
     if own is None:
-        (folder / "chat_template.jinja").write_text(OWN[template] if form == "jinja" else "other")
-    if form == "additional":
-        (folder / "additional_chat_templates").mkdir()
-        (folder / "additional_chat_templates" / "default.jinja").write_text(OWN[template])
+        (folder / "chat_template.jinja").write_text(OWN[template])
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     subject = build_subject(open_model(folder), folder, torch.device("cpu"))
     writer = LinesOptions(apply_chat_template=True).writer(subject)
@@ -165,19 +162,9 @@ def test_a_marker_that_tokenizer_json_lacks_is_refused(key, bpe, hugging_face_fo
             LinesOptions(apply_chat_template=True).writer(subject)
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"tokenizer_config.json": '{"chat_template": "x"}', "additional_chat_templates/tool_use.jinja": "{{ tools }}"},
-        {"tokenizer_config.json": '{"chat_template": ["x"]}'},
-    ],
-    ids=["additional_alone", "list_of_texts"],
-)
-def test_a_folder_without_a_default_has_none_as_in_transformers(files, hugging_face_folder, tmp_path):
+def test_a_folder_without_a_default_has_none_as_in_transformers(hugging_face_folder, tmp_path):
     folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
-    (folder / "additional_chat_templates").mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    (folder / "tokenizer_config.json").write_text('{"chat_template": ["x"]}')
     assert open_model(folder).chat_template is None
 
 

@@ -124,7 +124,7 @@ SETTINGS = [  # what config.json holds, and the faults
     ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, qwen3; {}lab.loading.open_model"),
     ({"attention_bias": True}, "attention_bias=True: must be false for llama"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}: must be left out"),
-    (MISTRAL | {"sliding_window": 0}, "sliding_window=0: must be null or a number of tokens"),
+    (MISTRAL | {"sliding_window": 0}, "window=0: must be >= 1; Tokens that window layers see"),
     (QWEN2 | {"use_sliding_window": True, "sliding_window": 16}, f"use_sliding_window=True: must be false, {WHOLE}"),
     (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
     ({"mlp_bias": True}, "mlp_bias=True: must be false; "),
@@ -169,18 +169,18 @@ def drop(*names):
 
 LAYER = "model.layers.{}.self_attn.{}_proj.weight".format
 Q = LAYER(1, "q")
-MISSING, OTHER = "missing from the weights", "=(16, 32): must be (32, 32)"
+OTHER = "=[16, 32]: must be [32, 32]"
 TENSORS = {  # a change of the tensors, one of config.json, and the faults
-    "no_head": (drop("lm_head.weight"), {}, f"lm_head.weight: {MISSING}"),
-    "left_over": (lambda t: t.update({"q.bias": torch.ones(32)}), {}, "q.bias: not part of the model that config.json"),
-    "type": (lambda t: t.update({Q: t[Q].to(torch.int8)}), {}, f"{Q}=I8: must be F64, F32, F16, BF16"),
+    "no_head": (drop("lm_head.weight"), {}, "lm_head.weight=missing: must be [61, 32]"),
+    "left_over": (lambda t: t.update({"q.bias": torch.ones(32)}), {}, "q.bias=[32]: must be absent; take config.json and"),
+    "type": (lambda t: t.update({Q: t[Q].to(torch.int8)}), {}, f"{Q}=I8: must be one of F64, F32, F16, BF16"),
     "another_head": (drop(), {"tie_word_embeddings": True}, "lm_head.weight: must equal model.embed_tokens.weight"),
     "several": (
         drop("model.layers.0.mlp.up_proj.weight", "model.layers.1.input_layernorm.weight"),
         {"num_key_value_heads": 4},
         *(f"{LAYER(0, kind)}{OTHER}" for kind in "kv"),
-        f"model.layers.0.mlp.up_proj.weight: {MISSING}",
-        f"model.layers.1.input_layernorm.weight: {MISSING}",
+        "model.layers.0.mlp.up_proj.weight=missing: must be [40, 32]",
+        "model.layers.1.input_layernorm.weight=missing: must be [32]",
         *(f"{LAYER(1, kind)}{OTHER}" for kind in "kv"),
     ),
 }

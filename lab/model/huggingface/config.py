@@ -145,15 +145,12 @@ def read_json(path: Path) -> JsonObject:
 
 def read_chat_template(folder: Path) -> str | None:
     """Read a folder's chat template, of several the one named default; None if it has none."""
-    additional = folder / "additional_chat_templates"
-    for file in (additional / "default.jinja", folder / "chat_template.jinja"):  # as in transformers, files win
-        if file.is_file():
-            try:
-                return file.read_text("utf-8")
-            except (OSError, ValueError) as error:
-                raise CheckpointError(f"{file}: cannot be read ({error}); copy the folder again") from error
-    if any(additional.glob("*.jinja")):  # for tools, for instance: transformers then has no default either
-        return None
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read ({error}); copy the folder again") from error
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
     if not isinstance(template, list):
         return template
@@ -224,22 +221,18 @@ def find_config_errors(settings: JsonObject, own_frequencies: bool) -> list[str]
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]
-    window = find_window(settings)
     rope = collect_rope(settings)
     values = {**settings, **rope}
-    only = {"use_sliding_window": False, "mlp_bias": False, "quantization_config": None, "partial_rotary_factor": 1}
+    only: JsonObject = {"use_sliding_window": False, "mlp_bias": False, "quantization_config": None}
+    only |= {"partial_rotary_factor": 1, "hidden_act": "silu"}
     if family != "qwen2":
         only["attention_bias"] = False
     errors = []
     for name, value in only.items():
         if values.get(name) not in (None, value):
             errors.append(f"{name}={values[name]}: must be {value}; use another model")
-    if window is not None and (type(window) is not int or window < 1):
-        errors.append(f"sliding_window={window}: must be null or a number of tokens; correct it")
     if set(settings.get("layer_types") or ()) - {"full_attention"}:
         errors.append(f"layer_types={settings['layer_types']}: must all be full_attention; use another model")
-    if settings["hidden_act"] != "silu":
-        errors.append(f"hidden_act={settings['hidden_act']}: must be silu; use another model")
     if type(reach) is not int:
         errors.append(f"max_position_embeddings={reach}: must be a whole number of tokens; correct it")
     if rope["rope_type"] not in READ_AS and not own_frequencies:

@@ -20,7 +20,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES, WINDOWS, using_transformers
 from lab.model.huggingface.interface import apply, find_rotary, own_frequencies
-from lab.model.huggingface.pretrained import INDEX, SINGLE, find_tensors
+from lab.model.huggingface.pretrained import find_tensors
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
 from lab.positions.rope import Plain
@@ -169,13 +169,7 @@ def to_decoder_config(config: Any) -> DecoderConfig:
 
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     """Load a causal model in float32, from safetensors alone; reject weights that do not fit it or are ambiguous."""
-    if (folder / INDEX).is_file() and (folder / SINGLE).is_file():
-        raise CheckpointError(f"{folder / SINGLE}: transformers would read it in place of {INDEX}; delete one of them")
-    for name in find_tensors(folder)[1]:
-        raise CheckpointError(
-            f"{folder}: {name}: two files have it, and transformers may read another than {INDEX} names; delete the "
-            "other copy"
-        )
+    find_tensors(folder)
     with using_transformers(folder) as transformers:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,

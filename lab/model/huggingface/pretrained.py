@@ -4,7 +4,7 @@ Neither needs the transformers library. Positions that config.json does not supp
 
     model.safetensors                   all weights in one file, or
     model-00001-of-00003.safetensors    several files, and
-    model.safetensors.index.json        the file of each tensor; it has priority
+    model.safetensors.index.json        the file of each tensor
 
 Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2 as a pair.
 """
@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from lab import positions
-from lab.core.command import show
-from lab.core.errors import CheckpointError, ConfigError, DiskError, abbreviate, first_line, is_plain_name
+from lab.core.errors import CheckpointError, ConfigError, DiskError, first_line, is_plain_name
 from lab.core.files import disk_error, name_temporary, publish_folder, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
@@ -60,7 +59,7 @@ def load_pretrained(
     folder = Path(path)
     settings = config.read_decoder_settings(folder)
     cfg = config.decoder_config(settings, own_frequencies=frequencies is not None)
-    rope.name_ignored(folder / config.NAME, settings, rotary=frequencies is None)
+    rope.name_ignored(folder / config.NAME, settings)
     if frequencies is None:
         method = rope.frequency_settings(settings)
         frequencies = positions.frequencies(**method, head_dim=cfg.head_dim, theta=cfg.theta)
@@ -138,23 +137,33 @@ def hugging_face_name(name: str) -> str:
 def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: torch.device | str) -> dict[str, Tensor]:
     """Read the tensors of a decoder, converting one at a time; a tied head is the embedding itself.
 
-    Raises: CheckpointError, a line for every tensor that is missing, left over or of another shape or type.
+    Raises: CheckpointError, a line for every tensor that is missing, not part of the model, or of another shape or
+        type.
     """
-    tied = decoder.cfg.tie_embeddings
-    names = {hugging_face_name(name): name for name in decoder.state_dict()}
-    stored, copies = find_tensors(folder)
-    for name, file in copies.items():
-        show(f"{folder}: {name}: its copy in {file} is not read, {INDEX} names another file", error=True)
-    if tied and HEAD not in stored:
+    state, stored = decoder.state_dict(), find_tensors(folder)
+    names = {hugging_face_name(name): name for name in state}
+    if decoder.cfg.tie_embeddings and HEAD not in stored:
         del names[HEAD]
-    errors = tensor_errors(decoder.state_dict(), names, stored)
+    shapes = {name: list(state[ours].shape) for name, ours in names.items()}
+    errors = []
+    for name in {**shapes, **stored}:
+        shape, dtypes = "missing", "F64, F32, F16, BF16"
+        if name in stored:
+            part = stored[name].get_slice(name)  # reads shape and type alone
+            shape, stored_dtype = part.get_shape(), part.get_dtype()
+            if stored_dtype not in dtypes:
+                errors.append(f"{name}={stored_dtype}: must be one of {dtypes}; use the model's float weights")
+        if shape != shapes.get(name):
+            errors.append(
+                f"{name}={shape}: must be {shapes.get(name, 'absent')}; take config.json and weights of one model"
+            )
     if errors:
         raise CheckpointError("\n".join(errors))
     loaded = {}
     for name, ours in names.items():
         # A tensor maps its file, which may change after loading: it is copied even if dtype and device are right.
         loaded[ours] = stored[name].get_tensor(name).to(device, dtype, copy=True)
-    if tied:
+    if decoder.cfg.tie_embeddings:
         embedding = loaded["embedding.weight"]
         if not torch.equal(loaded.get("head.weight", embedding), embedding):
             raise CheckpointError(
@@ -164,64 +173,34 @@ def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: tor
     return loaded
 
 
-def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the open file of each tensor, and the files of second copies; print a line for other files of tensors.
+def find_tensors(folder: Path) -> dict[str, Any]:
+    """Return the open file of each tensor: of those that the index lists, or of the single one.
 
-    If there is an index, it decides, also next to a single file.
-
-    Raises: CheckpointError for a folder without weights or with a broken file.
+    Raises: CheckpointError for a folder without weights, with a broken file, or with two copies of a tensor, of which
+        transformers may read another than the lab.
     """
     from safetensors import SafetensorError, safe_open
 
-    listed: Any = {}  # file of each tensor; that of "" for all
-    if (folder / INDEX).is_file():
-        listed = config.read_json(folder / INDEX).get("weight_map", {})
-    elif (folder / SINGLE).is_file():
-        listed = {"": SINGLE}
-    if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
-        raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
-    names = {*listed.values()}
+    index = folder / INDEX
+    names = {SINGLE} if (folder / SINGLE).is_file() else set()
+    if index.is_file():
+        listed = config.read_json(index).get("weight_map")
+        if names:
+            raise CheckpointError(f"{folder / SINGLE}: two copies of the weights with {INDEX}; delete one of them")
+        if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
+            raise CheckpointError(f"{index}: names no files of this folder; copy the folder again")
+        names = {*listed.values()}
     if not names:
         raise CheckpointError(f"{folder}: has no {SINGLE} and no {INDEX}; {config.conversion(folder)}")
     stored: dict[str, Any] = {}
-    copies: dict[str, str] = {}
     for path in sorted(folder / name for name in names):
         try:
             file = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
         for name in file.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118, which is no dictionary
-            # A file may contain stale copies of tensors that the index assigns to another one. What the index does
-            # not list, and everything without an index, is read where it is.
-            if listed.get(name, path.name) != path.name:
-                copies[name] = path.name
-            elif name in stored:
-                raise CheckpointError(
-                    f"{folder}: {name}: two files have it, and {INDEX} does not say which counts; copy the folder again"
-                )
-            elif not name.endswith("rotary_emb.inv_freq"):  # a table of early Llamas, computed from config.json here
+            if name in stored:
+                raise CheckpointError(f"{path}: {name}: two files have it; delete the wrong copy")
+            if not name.endswith("rotary_emb.inv_freq"):  # a table of early Llamas, computed from config.json here
                 stored[name] = file
-    others = sorted({path.name for path in folder.glob("*.safetensors")} - names)
-    if others:
-        show(f"{folder}: {abbreviate(', '.join(others))}: not of these weights, not read", error=True)
-    return stored, copies
-
-
-def tensor_errors(state: Mapping[str, Tensor], names: Mapping[str, str], stored: Mapping[str, Any]) -> list[str]:
-    """Compare the tensors that config.json implies with those stored, with a line for each difference."""
-    fix = "take config.json and weights of one model"
-    errors = []
-    for name, ours in names.items():
-        if name not in stored:
-            errors.append(f"{name}: missing from the weights; copy the folder again, or {fix}")
-            continue
-        part = stored[name].get_slice(name)  # reads shape and type alone
-        shape = tuple(state[ours].shape)
-        if tuple(part.get_shape()) != shape:
-            errors.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {fix}")
-        elif part.get_dtype() not in ("F64", "F32", "F16", "BF16"):
-            errors.append(f"{name}={part.get_dtype()}: must be F64, F32, F16 or BF16; use the model's float weights")
-    for name in stored:
-        if name not in names:
-            errors.append(f"{name}: not part of the model that config.json describes; {fix}")
-    return errors
+    return stored

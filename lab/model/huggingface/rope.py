@@ -1,7 +1,7 @@
 """Rotary settings of config.json as a frequency method, both ways, as transformers 5.23 reads them; no torch.
 
-`lab.model.huggingface.config` has the table of rope types. Settings that transformers ignores are ignored, with a line
-for each. Source: modeling_rope_utils.py.
+`lab.model.huggingface.config` has the table of rope types. Settings that transformers ignores are ignored.
+Source: modeling_rope_utils.py.
 """
 
 import math
@@ -17,14 +17,13 @@ from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
 OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
-READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk"}
-READ_AS |= {"yarn": "yarn", "llama3": "llama3", "longrope": "longrope"}
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{kind: kind for kind in OF_LENGTH}}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
 
 
-def name_ignored(config: Path, settings: JsonObject, *, rotary: bool) -> None:
-    """Print a line for each setting that transformers, and therefore the lab, ignores, `rotary` ones or not."""
+def name_ignored(config: Path, settings: JsonObject) -> None:
+    """Print a line for each setting of other libraries that transformers, and therefore the lab, ignores."""
     fixes = {
         "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
         "sparse_attention_config": "attention is dense",
@@ -35,21 +34,6 @@ def name_ignored(config: Path, settings: JsonObject, *, rotary: bool) -> None:
     for name, fix in fixes.items():
         if settings.get(name):
             show(f"{config}: {name} is ignored, transformers has no such setting; {fix}", error=True)
-    section, values = rope_section(settings)
-    kind = collect_rope(settings)["rope_type"]
-    if not rotary or kind not in READ_AS:
-        return
-    known = ["rope_type", "type", "rope_theta", "partial_rotary_factor", *list_parameters(READ_AS[kind])]
-    if kind in OF_LENGTH:
-        known.append(ORIGINAL)
-    if kind == "yarn":
-        known += ["mscale", "mscale_all_dim"]
-    for name, value in values.items():
-        if name not in known and not isinstance(value, dict):
-            show(
-                f"{config}: {section}.{name}={abbreviate(value)} is ignored, rope_type={kind} has no such setting",
-                error=True,
-            )
 
 
 def list_parameters(method: str) -> list[str]:
