@@ -8,6 +8,7 @@ as the differences between tokens.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,19 +47,13 @@ def greedy(
     """
     answers = prompts.new_full((len(prompts), n_tokens), stop_id or 0)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
+    answer = partial(decode, model, prompts, answers, unsure, stop_id, ended)
     numbers = torch.arange(len(prompts), device=prompts.device)
-
-    def answer(start: int, stop: int) -> int:
-        rows = slice(start, stop)
-        cache = model.new_cache(len(answers[rows]), prompts.shape[1] + n_tokens)
-        logits = prefill(model, prompts[rows], cache)
-        return decode(model, prompts[rows], logits, cache, answers[rows], unsure[rows], stop_id, ended, numbers[rows])
-
     batch = count_fitting_rows(model, len(prompts), prompts.shape[1] + n_tokens)
-    widths = [answer(start, start + batch) for start in range(0, len(prompts), batch)]
-    for row in unsure.nonzero().flatten().tolist():  # again, as a batch of one prompt
+    widths = [answer(numbers[start : start + batch]) for start in range(0, len(prompts), batch)]
+    for row in unsure.nonzero():  # again, as a batch of one prompt
         answers[row] = stop_id or 0
-        widths.append(answer(row, row + 1))
+        widths.append(answer(row))
     return answers[:, : max(widths, default=0)]
 
 
@@ -123,53 +118,50 @@ def longrope_switch(model: AnyDecoder) -> int | None:
 def decode(
     model: AnyDecoder,
     prompts: Tensor,
-    logits: Tensor,
-    cache: KeyCache | ForeignCache,
     answers: Tensor,
     unsure: Tensor,
     stop_id: int | None,
     ended: Ended | None,
-    numbers: Tensor,
+    rows: Tensor,
 ) -> int:
-    """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
+    """Answer the prompts `rows` in one batch, mark those that rounding could have changed; return the answers' width.
 
-    Shapes: prompts int64 (B, T); logits (B, V) after them; answers int64 (B, n_tokens), padded; unsure bool (B,);
-        numbers of the prompts int64 (B,).
+    Shapes: prompts int64 (B, T); answers int64 (B, n_tokens), padded; unsure bool (B,); rows int64 (n,).
     """
     switch = longrope_switch(model)
-    rows = torch.arange(len(answers), device=answers.device)  # of the answers, for each row that the cache still has
-    running = torch.ones_like(unsure)  # by row of the cache
-    n_tokens = answers.shape[1]
+    running = torch.ones_like(rows, dtype=torch.bool)  # by row of the cache, as `rows`
+    is_batch = len(rows) > 1
+    length, n_tokens = prompts.shape[1], answers.shape[1]
     for number in range(n_tokens):
+        # Beyond LongRoPE's short length the keys and values of all tokens change: the text is read again.
+        if number == 0 or length + number - 1 == switch:
+            cache = model.new_cache(len(rows), length + n_tokens)
+            logits = prefill(model, torch.cat([prompts[rows], answers[rows, :number]], dim=1), cache)
+        else:
+            logits = model(answers[rows, number - 1 : number], cache=cache, last_only=True)[:, -1]
         check_finite(logits.amax(-1), "logits")  # the largest is NaN if any is
         # Answers are padded with the stop token, which rows that have ended keep.
         token = torch.where(running, logits.argmax(-1), answers[rows, number])
         # Rounding differs between a batch and a single prompt. A near tie is answered again alone, so that answers
         # do not depend on the batch. Half precision has too many near ties for that.
-        if len(unsure) > 1 and logits.element_size() >= 4:
+        if is_batch and logits.element_size() >= 4:
             unsure[rows] |= has_near_tie(logits) & running
         answers[rows, number] = token
         if number + 1 == n_tokens:
             break
         if stop_id is not None:
             running = running & (token != stop_id)
-        indices = running.nonzero().flatten()
+        indices = running.nonzero()[:, 0]
         if ended is not None and len(indices):
-            is_over = ended(answers[rows[indices], : number + 1], numbers[rows[indices]]).to(indices.device)
-            indices = indices[~is_over]
+            going = rows[indices]
+            indices = indices[~ended(answers[going, : number + 1], going).to(indices.device)]
             running = torch.zeros_like(running).index_fill(0, indices, True)
         if not len(indices):
             break
         # Dropping rows copies the cache of the others, so that it waits until a quarter have ended.
         if len(indices) <= 0.75 * len(rows):
             cache.compact(indices)
-            rows, running, token = rows[indices], running[indices], token[indices]
-        if prompts.shape[1] + number == switch:
-            # Beyond LongRoPE's short length the keys and values of all tokens change: the text is read again.
-            cache = model.new_cache(len(rows), prompts.shape[1] + n_tokens)
-            logits = prefill(model, torch.cat([prompts[rows], answers[rows, : number + 1]], dim=1), cache)
-        else:
-            logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
+            rows, running = rows[indices], running[indices]
     return number + 1
 
 
