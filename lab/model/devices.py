@@ -35,7 +35,6 @@ from torch.nn import functional as F
 from lab.core.errors import ConfigError
 from lab.core.startup import SIGNALS
 
-DRIVER = Path("/proc/driver/nvidia/version")
 # dense bf16 tensor operations per second, from the vendors' data sheets
 PEAK_FLOPS = {
     "A100": 312e12,
@@ -52,18 +51,13 @@ def device_for(name: str, field: str = "--device") -> torch.device:
     """
     available = torch.cuda.is_available()
     if name == "gpu" and not available:
-        raise ConfigError(f"{field}=gpu: no CUDA device, {describe_driver()}, or use cpu or auto")
+        # The index has torch for drivers from 525 on.
+        raise ConfigError(
+            f"{field}=gpu: no CUDA device; torch {torch.__version__} is built for CUDA {torch.version.cuda}, and CUDA "
+            "13 needs a driver from 580 on, older ones torch by --index-url https://download.pytorch.org/whl/cu126, or "
+            "use cpu or auto"
+        )
     return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-def describe_driver() -> str:
-    """Describe the CUDA that torch is built for and the driver that is loaded, with a fix."""
-    driver = "not loaded"
-    if DRIVER.exists() and (version := re.search(r"Kernel Module.*? (\d[\d.]+)", DRIVER.read_text())):
-        driver = version[1]
-    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda} and the driver is {driver}"
-    index = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
-    return f"{built}; CUDA 13 needs a driver from 580 on, older ones torch by --index-url {index}"
 
 
 def total_memory(device: torch.device) -> int:
@@ -110,20 +104,17 @@ def compiles(device: str = "cuda") -> bool:
 
     Source: triton/runtime/build.py, _build; torch/_inductor/config.py, cpp.cxx.
     """
-    compiler: str | None = os.environ.get("CXX", "g++")
-    options, lines = ["-fopenmp", "-x", "c++"], "#include <Python.h>\n#include <omp.h>\n#include <vector>\n"
+    compiler, options = os.environ.get("CXX", "g++"), ["-fopenmp", "-x", "c++"]
     if device == "cuda":
-        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-        options, lines = ["-x", "c"], "#include <Python.h>\n"
+        compiler, options = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "", ["-x", "c"]
         if importlib.util.find_spec("triton") is None:
             return False
-    options += ["-", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     with TemporaryDirectory() as folder:
-        library = Path(folder, "trial.so")
-        command = [str(compiler), "-o", str(library), *options]
+        library = f"{folder}/trial.so"
+        command = [compiler, "-o", library, *options, "-", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
         try:
-            subprocess.run(command, input=lines, text=True, capture_output=True, check=True)
-            ctypes.CDLL(str(library))
+            subprocess.run(command, input="#include <Python.h>\n", text=True, capture_output=True, check=True)
+            ctypes.CDLL(library)
         except (OSError, subprocess.CalledProcessError):  # no compiler, a header is missing, a folder without execution
             return False
     return True
@@ -155,8 +146,7 @@ def inductor(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[...,
     # Processes and threads that start in the body inherit the mask. Other threads of this process still take signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        compiled: Callable[..., object] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
-        return compiled
+        return torch._dynamo.lookup_backend("inductor")(graph, inputs)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -164,9 +154,7 @@ def inductor(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[...,
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype that a product with x computes in, under autocast or without."""
     device = x.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 @cache

@@ -172,7 +172,11 @@ Q = LAYER(1, "q")
 OTHER = "=[16, 32]: must be [32, 32]"
 TENSORS = {  # a change of the tensors, one of config.json, and the faults
     "no_head": (drop("lm_head.weight"), {}, "lm_head.weight=missing: must be [61, 32]"),
-    "left_over": (lambda t: t.update({"q.bias": torch.ones(32)}), {}, "q.bias=[32]: must be absent; take config.json and"),
+    "left_over": (
+        lambda t: t.update({"q.bias": torch.ones(32)}),
+        {},
+        "q.bias=[32]: must be absent; take config.json and",
+    ),
     "type": (lambda t: t.update({Q: t[Q].to(torch.int8)}), {}, f"{Q}=I8: must be one of F64, F32, F16, BF16"),
     "another_head": (drop(), {"tie_word_embeddings": True}, "lm_head.weight: must equal model.embed_tokens.weight"),
     "several": (

@@ -145,9 +145,9 @@ def load_tensors(folder: Path, decoder: Decoder, dtype: torch.dtype, device: tor
     if decoder.cfg.tie_embeddings and HEAD not in stored:
         del names[HEAD]
     shapes = {name: list(state[ours].shape) for name, ours in names.items()}
-    errors = []
+    dtypes, errors = "F64, F32, F16, BF16", []
     for name in {**shapes, **stored}:
-        shape, dtypes = "missing", "F64, F32, F16, BF16"
+        shape: object = "missing"
         if name in stored:
             part = stored[name].get_slice(name)  # reads shape and type alone
             shape, stored_dtype = part.get_shape(), part.get_dtype()
