@@ -1,4 +1,4 @@
-"""Tests of your own methods: properties that every method of a type has.
+"""Tests of your own methods: what a distance method, a mask or an evidence method states in two ways must agree.
 
     from lab.testing import check_distance_method
     check_distance_method(MyMethod, window=4)
@@ -8,23 +8,17 @@ ConfigError for parameters that the class rejects. The lab's own methods pass th
 values of the equation remain yours to test.
 """
 
-from collections.abc import Callable
-from itertools import islice
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from lab.core.schema import validated
 from lab.core.types import IGNORE
-from lab.data.config import OwnCorpus
 from lab.evidence.methods import Evidence
 from lab.masks import Arrangement, WindowMask
-from lab.positions import Distance, FrequencyMethod
-from lab.skip import Skip
+from lab.positions import Distance
 
 N_TOKENS = 90  # of a text
-SIZES = ((4, 10_000.0), (64, 10_000.0), (128, 500_000.0), (32, 100.0))  # head_dim and rotary base
 SEEDS = range(20)
 
 
@@ -58,22 +52,6 @@ def check_bands(built: Distance, ids: Tensor) -> None:
     assert len(several) == 0, f"query and key {several[0].tolist()} must lie in one band, and lie in {times.max()}"
 
 
-def check_frequency_method(method: type[FrequencyMethod], **parameters: object) -> None:
-    """Check the inverse frequencies at several sizes of heads, and the factor on the logits."""
-    built = validated(method, parameters)
-    for head_dim, theta in SIZES:
-        inv_freq = built.inv_freq(head_dim, built.base(theta))
-        shape = (head_dim // 2,)
-        assert (inv_freq.dtype, inv_freq.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
-        assert (inv_freq.isfinite() & (inv_freq >= 0)).all(), f"inv_freq must be finite and >= 0: {inv_freq.tolist()}"
-        falls = (inv_freq.diff() < 0)[inv_freq[:-1] > 0]
-        assert falls.all(), f"inv_freq must fall from pair to pair: {inv_freq.tolist()}"
-    for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
-        factor = built.logit_factor(q_pos, 0)
-        assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
-        assert built.scales_logits or (factor == 1).all(), "logit_factor must be 1, or scales_logits must be True"
-
-
 def check_mask(method: type[WindowMask], **parameters: object) -> None:
     """Compare what training makes of windows with `visible`, pair by pair; tokens must be there once, ids rising."""
     built = validated(method, parameters)
@@ -96,21 +74,6 @@ def check_mask(method: type[WindowMask], **parameters: object) -> None:
         assert not wrong.any(), (
             f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
         )
-
-
-def check_skip_method(method: type[Skip], **parameters: object) -> None:
-    """Check that ids rise within the target window, and that the generator alone decides them."""
-    built = validated(method, parameters)
-    for seed in SEEDS:
-        n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
-        sentences = np.ones(n_tokens, np.int64)
-        first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
-        assert first.dtype == np.int64, "ids must be int64"
-        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
-        assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
-        inside = (first >= 0) & (first < built.target_len)
-        assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
-        assert (first == again).all(), "equal generators must give equal ids"
 
 
 def check_evidence_method(method: type[Evidence], **parameters: object) -> None:
@@ -136,12 +99,3 @@ def check_evidence_method(method: type[Evidence], **parameters: object) -> None:
             # A pack's other runs depend on rank and order, and g must not.
             alone = built.distances(tokens[run], targets[run], [length])
             assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"
-
-
-def check_corpus(corpus: type[OwnCorpus], **parameters: object) -> None:
-    """Check that a corpus yields text, the same on every call; of a large one, the first documents."""
-    read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), 1000))  # noqa: E731
-    texts = read()
-    assert texts, "a corpus must have documents"
-    assert {*map(type, texts)} == {str}, "documents must be text"
-    assert texts == read(), "documents must be the same on every call"

@@ -1,21 +1,16 @@
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from lab import testing
-from lab.data.config import OwnCorpus
 from lab.evidence.methods import Repeat
 from lab.masks import MASKS, Document
 from lab.positions.self_extend import Rerope
-from lab.positions.yarn import Yarn
-from lab.skip import SKIP_METHODS, Pose
-from lab.testing import check_distance_method, check_evidence_method, check_frequency_method, check_skip_method
+from lab.testing import check_distance_method, check_evidence_method
 
 SOUND = [(testing.check_mask, mask, {}) for mask in MASKS.values()]
 SOUND += [(check_evidence_method, Repeat, {})]
-SOUND += [(check_skip_method, skip, {"target_len": length}) for skip in SKIP_METHODS.values() for length in (1, 2, 300)]
 
 
 @pytest.mark.parametrize(("check", "method", "parameters"), SOUND)
@@ -38,10 +33,6 @@ BROKEN = {
     "missing_band": (check_distance_method, Rerope, "bands", lambda b: b[:1], {"window": 4}, "must lie in one band"),
     "twice": (check_distance_method, Rerope, "bands", lambda b: (*b, b[1]), {"window": 4}, "must lie in one band"),
     "not_finite": (check_distance_method, Rerope, "rel_pos", lambda r: r / 0, {"window": 4}, "must be finite"),
-    "rising": (check_frequency_method, Yarn, "inv_freq", lambda f: f.flip(0), {"factor": 2.0, "train_len": 64}, "fall"),
-    "single": (check_frequency_method, Yarn, "inv_freq", lambda f: f.float(), {"factor": 2.0, "train_len": 64}, "64"),
-    "target": (check_skip_method, Pose, "position_ids", lambda i: i + 1, {"target_len": 20}, "0 .. target_len - 1"),
-    "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
     "near": (testing.check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
     "itself": (testing.check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
     "outside": (check_evidence_method, Repeat, "nearest_copy", lambda d: d + 1, {}, "must lie in the run"),
@@ -54,14 +45,3 @@ def test_broken_methods_fail(check, base, name, change, parameters, message):
     check(base, **parameters)
     with pytest.raises(AssertionError, match=message):
         check(changed(base, name, change), **parameters)
-
-
-def test_a_corpus_that_changes_fails():
-    class Counting(OwnCorpus):
-        name = "counting"
-
-        def documents(self, calls=itertools.count()):
-            return iter([str(next(calls))])
-
-    with pytest.raises(AssertionError, match="the same on every call"):
-        testing.check_corpus(Counting)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from lab.positions import FREQUENCY_METHODS, frequencies
-from lab.testing import SIZES, check_frequency_method
+from lab.positions import frequencies
 from tests.positions.cases import FREQUENCIES
 
 FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
@@ -18,13 +17,22 @@ CASES |= {
     "yarn_step": ("yarn", {"factor": 8.0, "train_len": 6}),
     "llama3_narrow": ("llama3", {"factor": 32.0, "train_len": 64, "low_freq_factor": 1.0, "high_freq_factor": 1.5}),
 }
+SIZES = ((4, 10_000.0), (64, 10_000.0), (128, 500_000.0), (32, 100.0))  # head_dim and rotary base
 every = pytest.mark.parametrize(("method", "parameters"), CASES.values(), ids=CASES)
 EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]
 
 
 @every
-def test_frequency_methods_pass_the_checks_for_your_own(method, parameters):
-    check_frequency_method(FREQUENCY_METHODS[method], **parameters)
+def test_inverse_frequencies_fall_and_a_factor_is_float64_like_the_positions(method, parameters):
+    for head_dim, theta in SIZES:
+        built = frequencies(method, head_dim=head_dim, theta=theta, **parameters)
+        assert (built.inv_freq.dtype, built.inv_freq.shape) == (torch.float64, (head_dim // 2,))
+        assert (built.inv_freq.isfinite() & (built.inv_freq >= 0)).all()
+        assert (built.inv_freq.diff() < 0)[built.inv_freq[:-1] > 0].all()
+    for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
+        factor = built.logit_factor(q_pos, 0)
+        assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape)
+        assert built.scales_logits or (factor == 1).all()
 
 
 @pytest.mark.parametrize("name", [*EXTENDED, "dynamic_ntk_up_to_the_trained_length", "abf"])

@@ -57,18 +57,17 @@ def attend(
     if q_pos is None:  # one tensor for both where they are equal: rotations are then computed once
         q_pos = k_pos if n_q == n_k else k_pos[..., n_k - n_q :]
     q_ids, k_ids = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
-    starts = None
+    visible = starts = None
     if mask == "causal" and (q_ids == k_ids[:, n_k - n_q :]).all():
         starts = first_ids(k_pos, None)
-    visible = None
     # With ids that count up by one, order in the row is order of ids, and fast kernels need no mask.
     if starts is None:
         docs = None
         visible = k_ids[:, None, :] <= q_ids[:, :, None]
         if mask != "causal" and doc_ids is not None:
             docs = torch.atleast_2d(doc_ids)
-        if mask == "anchor" and docs is not None:  # ids of the anchor may be above those of later documents
-            visible = visible | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
+            if mask == "anchor":  # ids of the anchor may be above those of later documents
+                visible = visible | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
         visible = visible & dense_mask(n_q, n_k, q.device, mask, docs)
     frequencies = frequencies or positions.frequencies("rope", head_dim=q.shape[-1])
     distance = distance or positions.distance("plain")
@@ -109,14 +108,16 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | No
         raise ConfigError(f"mask={mask}: needs doc_ids, the document of each token; pass doc_ids or use mask: causal")
     fits = q.ndim == k.ndim == 4 and k.shape == v.shape == (len(q), *k.shape[1:3], q.shape[3])
     if not fits or q.shape[1] % k.shape[1] or q.shape[2] > k.shape[2]:
-        shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-        rule = "key-value heads divide query heads, and there must be a key for every query"
-        raise DataError(f"{shapes}: k and v must match, batch and head_dim be those of q, {rule}")
+        raise DataError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: k and v must match, batch and head_dim be "
+            "those of q, key-value heads divide query heads, and there must be a key for every query"
+        )
     for name, values in ids.items():
         tokens = q.shape[2] if name == "q_pos" else k.shape[2]
         if values is not None and values.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
-            rule = f"must be ({tokens},) or ({len(q)}, {tokens}), one id per token"
-            raise DataError(f"{name} {tuple(values.shape)}: {rule}")
+            raise DataError(
+                f"{name} {tuple(values.shape)}: must be ({tokens},) or ({len(q)}, {tokens}), one id per token"
+            )
 
 
 def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows: slice, columns: slice) -> Tensor:
@@ -153,18 +154,15 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
         (B, N, Tq, H), zeros for a query that sees nothing.
     """
     wide = torch.promote_types(v.dtype, torch.float32)
-    queries = []
-    for band in range(len(layout.bands)):
-        # Rounded to the dtype of the values first, as every other kernel receives queries.
-        queries.append(layout.rotate_queries(q, band, layer, v.dtype).to(wide))
+    # Rounded to the dtype of the values first, as every other kernel receives queries.
+    queries = [layout.rotate_queries(q, band, layer, v.dtype).to(wide) for band in range(len(layout.bands))]
     keys = [k.to(wide) for k in keys]
     v_wide = v.to(wide)
     visible_B1QK = layout.visible_mask()[:, None]
     outs = []
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)
-        logits = band_logits(queries, keys, layout, rows, slice(None))
-        weights = masked_softmax(logits, visible_B1QK[:, :, rows])
+        weights = masked_softmax(band_logits(queries, keys, layout, rows, slice(None)), visible_B1QK[:, :, rows])
         grouped = weights.reshape(len(v), v.shape[1], -1, v.shape[2])
         outs.append((grouped @ v_wide).reshape(*weights.shape[:3], -1))
     return torch.cat(outs, dim=2).to(v.dtype)

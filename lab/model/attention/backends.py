@@ -45,11 +45,13 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
     if name == "reference":
         return name, v.dtype
     has_tiles = layout.starts is not None or is_causal(layout)
-    fits = runs_heads(name, q.shape[3])
-    if name != "sdpa" and not (fits and (runs_in_one_call(name, layout) or (has_tiles and name in HALF_ONLY))):
+    runs = runs_in_one_call(name, layout) or (has_tiles and name in HALF_ONLY)
+    if name != "sdpa" and not (runs and runs_heads(name, q.shape[3])):
         if backend != "auto":
-            what = f"head_dim={q.shape[3]}, distance={layout.distance.method}, or these ids or mask"
-            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
+            raise ConfigError(
+                f"backend={name}: cannot run head_dim={q.shape[3]}, distance={layout.distance.method}, or these ids or "
+                "mask; use sdpa or reference"
+            )
         name = "sdpa"
     bands = None
     if devices.kind(v.device) == "cpu":
@@ -67,9 +69,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
 
 def attention_dtype(q: Tensor, v: Tensor) -> torch.dtype:
     """Return the dtype that kernels take: on a CPU float32 even for bfloat16, as exact and, measured, faster."""
-    if devices.kind(v.device) == "cpu":
-        return torch.promote_types(q.dtype, torch.float32)
-    return v.dtype
+    return torch.promote_types(q.dtype, torch.float32) if devices.kind(v.device) == "cpu" else v.dtype
 
 
 def rotates_in_graph(backend: str, layout: Layout) -> bool:
@@ -138,8 +138,9 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise an error, in one line, for a backend that cannot run here."""
     field = f"train.backend={backend}"
     if backend not in (*CAUSAL_KERNELS, "reference"):
-        names = ", ".join(["auto", "reference", *CAUSAL_KERNELS])
-        raise ConfigError(f"{field}: unknown attention backend; use one of: {names}")
+        raise ConfigError(
+            f"{field}: unknown attention backend; use one of: auto, reference, {', '.join(CAUSAL_KERNELS)}"
+        )
     module = {"flash": "flash_attn", "xformers": "xformers.ops"}.get(backend, "torch")
     package = module.partition(".")[0]
     error = import_error(module)
@@ -148,11 +149,12 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype.itemsize != 2:
-        rule = f"takes float16 or bfloat16, not {dtype}"
-        raise ConfigError(f"{field}: {rule}; use sdpa, auto or half precision")
+        raise ConfigError(f"{field}: takes float16 or bfloat16, not {dtype}; use sdpa, auto or half precision")
     if error:
-        rule = f"{package} is installed but cannot be imported ({error})"
-        raise ConfigError(f"{field}: {rule}; build it for torch {torch.__version__} or use auto")
+        raise ConfigError(
+            f"{field}: {package} is installed but cannot be imported ({error}); build it for torch {torch.__version__} "
+            "or use auto"
+        )
 
 
 @cache  # every layer of every forward pass asks
@@ -215,9 +217,8 @@ def check_flash(device: torch.device) -> None:
     for width, method in product((64, 128), (Sliding(window=8), String(shift=12, window=12))):
         inputs = [torch.randn(2, *shape, width, generator=generator, device=HOST).bfloat16() for shape in shapes]
         results = run_bands(inputs, method, device, torch.bfloat16, Flash())
-        for name, result, exact in zip(
-            names, results, run_bands(inputs, method, torch.device(HOST), torch.float32, CpuFlash())
-        ):
+        exact_results = run_bands(inputs, method, torch.device(HOST), torch.float32, CpuFlash())
+        for name, result, exact in zip(names, results, exact_results):
             squares = [x.square().sum((0, 2, 3)) for x in (result.to(exact) - exact, exact)]
             error = (squares[0] / squares[1]).sqrt().max()  # of the worst head
             # Rounding to bfloat16 alone: 0.003. Written so that NaN fails too.

@@ -108,10 +108,9 @@ def build_round(tiles: list[Tile], region: Region, batch: int, device: torch.dev
         queries.append(tile.q[::step])
         keys.append(tile.k[::step])
     spans = Spans.from_lengths([*map(len, queries)] * batch, [*map(len, keys)] * batch, device)
-    before = -1
+    spans = replace(spans, causal=tiles[0].shape != "full")
     if tiles[0].shape == "near" and isinstance(region, Near):
-        before = region.width - 1  # the width includes the query's own key
-    spans = replace(spans, causal=tiles[0].shape != "full", before=before)
+        spans = replace(spans, before=region.width - 1)  # the width includes the query's own key
     return Round(index_runs(queries, device), index_runs(keys, device), spans)
 
 
@@ -143,7 +142,6 @@ class Bands(torch.autograd.Function):
         q, v, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         factor = layout.logit_factor(ctx.layer, layout.q_rotations[0].cos_B1TH.dtype)
-        grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=lse.dtype)
         # Sums of many rounds are kept in float32 or wider, and rounded once at the end.
         dk, dv = [zeros_tokens_first(k, lse.dtype) for k in keys], zeros_tokens_first(v, lse.dtype)
@@ -154,7 +152,9 @@ class Bands(torch.autograd.Function):
             dq_rotated = zeros_tokens_first(q, lse.dtype)
             for queries, seen, spans in rounds:
                 k_part, v_part = (take(x.transpose(1, 2), seen) for x in (keys[key], v))
-                grad_part, q_part, out_part, lse_part = (take(x, queries) for x in (grad, rotated, out, lse))
+                grad_part, q_part, out_part, lse_part = (
+                    take(x, queries) for x in (grads[0].transpose(1, 2), rotated, out, lse)
+                )
                 grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, spans)
                 for total, tokens, part in zip((dq_rotated, dk[key], dv), (queries, seen, seen), grads_part):
                     add(total, tokens, part)
@@ -164,8 +164,8 @@ class Bands(torch.autograd.Function):
             if factor is not None:
                 dq_band = dq_band * factor[:, :, None, None]
             dq += dq_band.transpose(1, 2)
-        k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
-        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
+        v_grad, *k_grads = (x.transpose(1, 2).to(v.dtype) for x in (dv, *dk))
+        return dq.to(q.dtype), v_grad, None, None, None, *k_grads
 
 
 def zeros_tokens_first(x: Tensor, dtype: torch.dtype) -> Tensor:

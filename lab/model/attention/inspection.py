@@ -58,9 +58,10 @@ class LayerLogits:
         self.inputs, self.rounding = inputs, rounding
         layout = inputs.layout
         self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
-        self.queries = []
-        for band in range(len(layout.bands)):
-            self.queries.append(self.round(layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide)))
+        self.queries = [
+            self.round(layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide))
+            for band in range(len(layout.bands))
+        ]
         self.keys = [self.round(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
 
     def round(self, x: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor
     scores = torch.zeros(3, len(flat), dtype=torch.float64, device=tokens.device)
     for indices, logits in scored_logits(decoder, tokens, targets >= 0):
         target_logits = logits.gather(1, flat[indices, None])[:, 0]
-        is_most_likely = (target_logits >= logits.amax(-1)).double()
+        is_most_likely = target_logits >= logits.amax(-1)  # which stack takes as float64
         scores[:, indices] = torch.stack([logits.logsumexp(-1) - target_logits, is_most_likely, target_logits])
     check_finite(scores, "losses")
     return scores.view(3, *targets.shape)

@@ -88,8 +88,7 @@ def in_spans(
             k_TNH, v_TNH = k_TNH.index_select(0, segments.key_indices), v_TNH.index_select(0, segments.key_indices)
     if window is not None:
         spans = replace(spans, before=window - 1)  # the window includes the query's own key
-    out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
-    return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
+    return kernel(q_TNH, k_TNH, v_TNH, spans).view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
 
 
 def without_padding(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -118,8 +117,9 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     from xformers.ops import memory_efficient_attention
     from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
 
-    lengths = list(spans.q_lengths), list(spans.k_lengths)
-    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(*lengths, device=q.device)
+    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(
+        list(spans.q_lengths), list(spans.k_lengths), device=q.device
+    )
     if spans.before >= 0:
         bias = bias.make_local_attention_from_bottomright(spans.before + 1)  # counts the query's own key
     out: Tensor = memory_efficient_attention(*(repeat_heads(x, q)[None] for x in (q, k, v)), attn_bias=bias)
@@ -142,9 +142,19 @@ class Flash:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the kernel, which reads the log-sum-exp as contiguous float32 whatever its strides are."""
         unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a random state for dropout
-        tensors = grad.to(q.dtype), q, k, v, out.to(q.dtype), lse.contiguous()
         return torch.ops.aten._flash_attention_backward(
-            *tensors, *spans.arguments, 0.0, spans.causal, unused, unused, window_size_left=spans.before
+            grad.to(q.dtype),
+            q,
+            k,
+            v,
+            out.to(q.dtype),
+            lse.contiguous(),
+            *spans.arguments,
+            0.0,
+            spans.causal,
+            unused,
+            unused,
+            window_size_left=spans.before,
         )
 
 

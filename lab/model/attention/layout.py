@@ -32,8 +32,9 @@ class Rotation:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         # Without gradients addcmul needs fewer temporaries of the size of the queries.
-        halves = [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)]
-        return torch.cat(halves, dim=-1)
+        return torch.cat(
+            [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], dim=-1
+        )
 
     def tokens_first(self) -> Rotation:
         """Return the same rotation for tensors (B, T, N, H)."""
@@ -89,8 +90,7 @@ class Layout:
     @cached_property
     def k_rotations(self) -> list[Rotation]:
         """The rotation by each key map of the keys that are not rotated yet."""
-        positions = self.k_pos[..., self.n_rotated :]
-        return [self.rotation(key_map(positions)) for key_map in self.key_maps]
+        return [self.rotation(key_map(self.k_pos[..., self.n_rotated :])) for key_map in self.key_maps]
 
     @cached_property
     def q_rotations(self) -> list[Rotation]:
@@ -106,8 +106,8 @@ class Layout:
 
     def rotation(self, positions: Tensor) -> Rotation:
         """Compute angles in float64, and round cos and sin once to float32, or to the layout's dtype if it is wider."""
-        inv_freq = to_device(self.frequencies.inv_freq, positions.device)
-        angles = torch.atleast_2d(positions)[:, None, :, None].double() * inv_freq
+        angles = torch.atleast_2d(positions)[:, None, :, None].double()
+        angles = angles * to_device(self.frequencies.inv_freq, positions.device)
         dtype = torch.promote_types(self.dtype, torch.float32)
         return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
@@ -131,11 +131,12 @@ class Layout:
         if self.segments is not None:
             lengths, anchors = self.segments.lengths, self.segments.anchors
         assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
-        starts = self.starts or (0,) * len(lengths)
         out: list[tuple[int, Tile]] = []
         first_ids: dict[int, int] = {}  # by the index of a segment's first token in the row
         index = 0
-        for length, start, anchor in zip(lengths, starts, anchors or (-1,) * len(lengths), strict=True):
+        for length, start, anchor in zip(
+            lengths, self.starts or (0,) * len(lengths), anchors or (-1,) * len(lengths), strict=True
+        ):
             # A region is defined on ids, a kernel reads indices. A segment whose first id is `start` and whose first
             # token has the index `index` is cut in ids, then shifted by index - start. A row that continues a cache
             # has fewer queries than keys: its first query has the id queries.start and the index 0.
@@ -154,8 +155,8 @@ class Layout:
                 sees = region.contains(torch.arange(start, keys.stop, device=HOST), first_ids[anchor])
                 seeing = sees.nonzero().add(index).flatten().tolist()
                 if seeing:
-                    column = range(anchor, anchor + 1)
-                    out.append((number, Tile(range(seeing[0], seeing[-1] + 1), column, "full")))
+                    queries_seeing = range(seeing[0], seeing[-1] + 1)
+                    out.append((number, Tile(queries_seeing, range(anchor, anchor + 1), "full")))
             index += length
         return out
 
@@ -225,10 +226,8 @@ class KeyCache:
 
     def __init__(self, cfg: DecoderConfig, batch: int, max_tokens: int, device: torch.device, *, n_maps: int) -> None:
         self.shape = (cfg.n_layers, max(n_maps, 1) + 1, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim)
-        self.device = device
-        self.n_maps = n_maps
-        self.rows = slice(0, batch)
-        self.length = 0
+        self.device, self.n_maps = device, n_maps
+        self.select(slice(0, batch), 0)
         self.store: Tensor | None = None  # autocast determines the dtype, which is not known before the first pass
 
     @property
@@ -256,8 +255,7 @@ class KeyCache:
 
     def select(self, rows: slice, length: int) -> None:
         """Select the rows for the next forward pass, of which `length` tokens are filled."""
-        self.rows = rows
-        self.length = length
+        self.rows, self.length = rows, length
 
     def compact(self, rows: Tensor) -> None:
         """Keep some rows, int64 (n,), and move them to the front."""

@@ -51,8 +51,8 @@ class Spans:
 
     @classmethod
     def from_lengths(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        cu_q = to_device(cumulative(q_lengths), device)
-        return cls(cu_q, to_device(cumulative(k_lengths), device), tuple(q_lengths), tuple(k_lengths))
+        cu_q, cu_k = (to_device(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
+        return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor, int, int]:
@@ -94,12 +94,12 @@ class Segments:
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
         """Build segments from cumulative lengths; reject those that decrease or pass the row's end."""
-        lengths = tuple(cu_seqlens.diff().tolist())
+        lengths = cu_seqlens.diff().tolist()
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
-            rule = f"must start at 0, never decrease and end at {n_tokens} or before"
-            raise DataError(f"cu_seqlens={cu_seqlens.tolist()}: {rule}")
-        lengths = tuple(n for n in lengths if n)  # kernels take no empty segments
-        return cls.from_lengths(lengths, n_tokens, cu_seqlens.device)
+            raise DataError(
+                f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never decrease and end at {n_tokens} or before"
+            )
+        return cls.from_lengths([*filter(None, lengths)], n_tokens, cu_seqlens.device)  # kernels take no empty segments
 
     @property
     def n_real(self) -> int:
