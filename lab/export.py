@@ -17,7 +17,7 @@ copies of its plugins, and haystack.txt let evaluations ask what they ask the ru
 Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
 position method or skipped ids extend it to. README.md is the model card.
 
-rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
+rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn and llama3 have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
 """
 

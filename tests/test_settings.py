@@ -13,7 +13,7 @@ FOLDER = "a model folder: its config.json, its template"
 NEEDED_BY = {  # who needs settings that nothing below sets
     FOLDER: "model.norm_eps model.attention_width model.qkv data.corpus.template",
     f"{FOLDER}; the contract": "beta_fast beta_slow attention_factor low_freq_factor high_freq_factor",
-    f"{FOLDER}; rope_parameters": "truncate short_factor long_factor",
+    f"{FOLDER}; rope_parameters": "truncate",
     "docs/training.md: a mirror, as the hub lacked SlimPajama at times": "data.corpus.repository",
     "docs/corpora.md": "data.corpus.config data.corpus.split data.corpus.text data.corpus.source data.changed_sources",
     "the contract": "length position.distance.leak train.backend",

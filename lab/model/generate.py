@@ -9,7 +9,6 @@ as the differences between tokens.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,10 +104,7 @@ def bytes_per_token(model: AnyDecoder) -> int:
 
 def longrope_switch(model: AnyDecoder) -> int | None:
     """Return the length beyond which LongRoPE has other factors for all tokens; None for other methods."""
-    config: Any = model.frequencies.config
-    if config.method == "longrope" and not config.length:
-        return int(config.train_len)
-    if isinstance(model, Foreign) and config.method == "own":
+    if isinstance(model, Foreign) and model.frequencies.method == "own":
         rope = getattr(model.model.config.get_text_config(), "rope_parameters", None) or {}
         if rope.get("rope_type") == "longrope":
             return int(rope["original_max_position_embeddings"])

@@ -14,13 +14,12 @@ from lab.positions.pi import Pi
 from lab.positions.rope import Plain, Rope
 from lab.positions.self_extend import LeakyRerope, Rerope, SelfExtend
 from lab.positions.string import String
-from lab.positions.yarn import Llama3, LongRope, NtkByParts, Yarn
+from lab.positions.yarn import Llama3, NtkByParts, Yarn
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
 FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
-    str(method.method): method
-    for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, LongRope, Abf, EntropyAbf)
+    str(method.method): method for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, Abf, EntropyAbf)
 }
 DISTANCE_METHODS: dict[str, type[Distance]] = {
     str(method.method): method for method in (Plain, String, Dca, SelfExtend, Rerope, LeakyRerope)

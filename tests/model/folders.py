@@ -28,10 +28,6 @@ CLASSES = {
 }
 YARN, OF_32 = {"rope_type": "yarn", "factor": 4.0}, {"original_max_position_embeddings": 32}
 IN_FULL = {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": False}
-LONGROPE = {
-    "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0],
-    "long_factor": [1.0, 1.1, 1.3, 2.0, 4.0, 7.0, 11.0, 16.0],
-}
 ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, pair 7 none
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -40,8 +36,6 @@ ROPES = {  # theta 1000 and 8 pairs: within 32 tokens pair 0 makes 5 rotations, 
     "yarn_of_max_positions": YARN,
     "yarn_in_full": {**YARN, **OF_32, **IN_FULL, "beta_fast": 4},
     "llama3": {"rope_type": "llama3", "factor": 8.0, **OF_32, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    "longrope": {"rope_type": "longrope", **LONGROPE, "factor": 4.0, **OF_32},
-    "longrope_of_max_positions": {"rope_type": "longrope", **LONGROPE, **OF_32},
 }
 
 
@@ -112,7 +106,6 @@ def assert_same_state(a, b):
 
 
 BASE = DecoderConfig(32, 2, 4, 2, 40, 61, tie_embeddings=False, norm_eps=0.05, attention_width=64)
-LONG = {name: tuple(values) for name, values in LONGROPE.items()}
 METHODS = {
     "rope": {"method": "rope", "theta": 500.0},
     "abf": {"method": "abf", "theta": 5000.0},
@@ -123,7 +116,6 @@ METHODS = {
     "yarn": {"method": "yarn", "theta": 1000.0, "factor": 4.0, "train_len": 32},
     "yarn_in_full": {"method": "yarn", "theta": 1000.0, "factor": 4.0, "train_len": 32, **IN_FULL},
     "llama3": {"method": "llama3", "theta": 1000.0, "factor": 8.0, "train_len": 32, "high_freq_factor": 3.0},
-    "longrope": {"method": "longrope", "theta": 1000.0, "factor": 4.0, "train_len": 32, **LONG},
 }
 
 

@@ -213,7 +213,7 @@ def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize("length", [24, 32, 33], ids=["across", "at_the_border", "beyond"])
 def test_longrope_across_its_border_is_recomputed(family, length, tmp_path):
-    """The lab's decoder runs Llama, transformers Phi-3, whose own generation recomputes as well."""
+    """Both run in transformers, where Phi-3's own generation recomputes as well."""
     rope = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": 32}
     rope |= {"short_factor": [1.0, 1.0, 1.05, 1.1, 1.3, 2.0], "long_factor": [1.0, 1.3, 2.0, 4.0, 7.0, 16.0]}
     own = {"num_key_value_heads": 2, "max_position_embeddings": 128, "original_max_position_embeddings": 32}

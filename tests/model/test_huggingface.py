@@ -46,8 +46,8 @@ def test_a_mistral_with_a_sliding_window_has_it_beyond_its_longest_position_too(
     ("kind", "form"),
     [
         *((kind, "rope_parameters") for kind in hf.ROPES),
-        *((kind, "rope_scaling.rope_type") for kind in ("default", "yarn_in_full", "llama3", "longrope")),
-        *((kind, "rope_scaling.type") for kind in ("linear", "dynamic", "yarn", "longrope_of_max_positions")),
+        *((kind, "rope_scaling.rope_type") for kind in ("default", "yarn_in_full", "llama3")),
+        *((kind, "rope_scaling.type") for kind in ("linear", "dynamic", "yarn")),
     ],
 )
 def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
@@ -81,7 +81,6 @@ PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers run
     "shrunk": ({"type": "linear", "factor": 0.5}, {}, True, ""),
     "mrope": ({"rope_type": "default", "mrope_section": [2, 3, 3]}, {}, False, ""),
     "factor_of_none": ({"rope_type": "default", "factor": None}, {}, False, ""),
-    "phi_mscales": ({**hf.ROPES["longrope"], "long_mscale": 1.2}, {}, False, ""),
     "nested": ({}, {"layer_types": ["full_attention"] * 2, "rope_parameters": {"full_attention": NESTED}}, True, ""),
     "qwen_1m": ({}, {"dual_chunk_attention_config": {"chunk_size": 8}}, False, "chunk_attention_config is ignored"),
 }

@@ -19,7 +19,7 @@ from tests.model import folders as hf
 from tests.refusals import refused
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TYPES = "must be one of default, linear, dynamic, yarn, llama3, longrope"
+TYPES = "must be one of default, linear, dynamic, yarn, llama3"
 WHOLE = "attention sees all preceding tokens"
 SILU = "must be silu, the feed-forward is SwiGLU"
 MISTRAL, QWEN2 = {"model_type": "mistral"}, {"model_type": "qwen2"}
@@ -131,11 +131,6 @@ SETTINGS = [  # what config.json holds, and the faults
     ({"max_position_embeddings": None}, "max_position_embeddings=None: must be a whole number of tokens; "),
     ({"vocab_size": None}, "vocab_size=None: must be a whole number{}"),
     ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, "partial_rotary_factor=0.25: must{}"),
-    (
-        rope(type="longrope", short_factor=[1.0, "1"], long_factor=3.0),
-        'rope_scaling.short_factor.1="1": must be a number',
-        "rope_scaling.long_factor=3.0: must be a list",
-    ),
     ({"rope_parameters": {"rope_type": "linear", "factor": 0.5}}, "rope_parameters.factor=0.5: must be >= 1"),
     ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.full_attention: must be the same in all layers"),
     ({"rope_scaling": [1]}, "rope_scaling=[1]: must be an object or null"),

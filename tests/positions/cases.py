@@ -8,7 +8,6 @@ FREQUENCIES = {
     "ntk_by_parts": {"factor": 4.0, "train_len": 2048},
     "yarn": {"factor": 8.0, "train_len": 8192},
     "llama3": {"factor": 8.0, "train_len": 8192},
-    "longrope": {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 8192},  # 4 pairs
     "abf": {},
     "entropy_abf": {"train_len": 4096},
 }

@@ -8,7 +8,7 @@ from tests.positions.cases import FREQUENCIES
 
 FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
 FLOAT32_RAMP = 1e-7  # its error of 1 - ramp, which is large beside what is left of a pair slowed by the factor
-CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items() if name != "longrope"}  # of one head size
+CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items()}
 CASES |= {
     "pi_barely": ("pi", {"factor": 1.001}),
     "ntk_far": ("ntk", {"factor": 1000.0}),
@@ -45,7 +45,6 @@ def test_factor_one_or_the_same_base_is_rope(name):
         assert (built.logit_factor(torch.arange(5), 3) == 1.0).all()
 
 
-FACTORS = {"short_factor": (1.0, 1.05, 1.25, 2.0) * 4, "long_factor": (1.0, 1.5, 8.0, 40.0) * 4}
 OTHER = {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3}
 WAVES = [(1.5, 1.0, 4.0), (32.0, 0.5, 1.5), (32.0, 2.0, 32.0)]
 PEERS = {  # the library's rope type, and parameters of both
@@ -57,7 +56,6 @@ PEERS = {  # the library's rope type, and parameters of both
         [{"factor": 1.5}, {"factor": 4.0, **OTHER}, {"factor": 32.0, "beta_fast": 64.0, "beta_slow": 0.25}],
     ),
     "llama3": ("llama3", [{"factor": s, "low_freq_factor": low, "high_freq_factor": high} for s, low, high in WAVES]),
-    "longrope": ("longrope", [{"factor": 4.0, "length": n, **FACTORS} for n in (64, 2049)]),
 }
 
 

@@ -57,21 +57,6 @@ def test_inverse_frequencies_by_hand(method, parameters, expected):
     assert built.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL, abs=FLOAT64_TOL)
 
 
-def test_each_pair_of_longrope_is_divided_by_its_own_factor():
-    """RoPE's 1, 1/10, 1/100 and 1/1000; 100 tokens are short, 101 are long."""
-
-    def longrope(**parameters):
-        factors = {"short_factor": (1.0, 1.05, 1.25, 2.0), "long_factor": (1.0, 1.5, 8.0, 40.0)}
-        return frequencies("longrope", head_dim=8, factor=4.0, train_len=100, **factors, **parameters)
-
-    short, long = [1.0, 0.1 / 1.05, 0.008, 0.0005], [1.0, 0.1 / 1.5, 0.00125, 0.000025]
-    for length, expected in ((None, short), (1, short), (100, short), (101, long), (5000, long)):
-        assert longrope(length=length).inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-    for length, expected in ((100, short), (101, long)):
-        assert longrope().at_length(length).inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-    assert longrope(length=7).at_length(500).inv_freq.tolist() == pytest.approx(short, rel=FLOAT64_TOL)
-
-
 def test_the_bound_of_the_rotary_base():
     # 0.0424 * 4096^1.628 = 0.0424 * e^(1.628 * 8.317766) = 0.0424 * e^13.541323 = 32,232
     assert abs(longest_context(0.0424 * math.exp(1.628 * math.log(4096))) - 4096) <= 1

@@ -9,15 +9,12 @@ from lab.positions import distance, frequencies
 
 FLOAT64_TOL = 1e-13  # quotients and squares of logarithms in float64, right to some tens of units of 1e-16
 RELEASED = {"shift": 200, "released_scaling": True}
-LONG = {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 100}
 CASES = [  # method, parameters, queries, factors
     # (0.1 * 1 + 1)^2
     pytest.param("yarn", {"train_len": 2048, "factor": math.e}, [0, 5, 100_000], [1.21] * 3, id="yarn_factor_e"),
     # set, it takes the logarithm's place: 1.5^2
     pytest.param("yarn", {"train_len": 9, "factor": 8.0, "attention_factor": 1.5}, [0, 9], [2.25] * 2, id="yarn_set"),
     # 1 + ln 4 / ln 100 = 1 + 2 ln 2 / (2 ln 10), at every position
-    pytest.param("longrope", {**LONG, "factor": 4.0}, [0, 5000], [1.301029995663981] * 2, id="longrope"),
-    pytest.param("longrope", {**LONG, "attention_factor": 1.19}, [0, 5000], [1.19**2] * 2, id="longrope_set"),
     # the query at 255 sees 256 = 16^2 tokens, the one at 63 sees 64 = 16^(3/2), at 4095 16^3
     pytest.param("entropy_abf", {"train_len": 16}, [63, 255, 4095], [1.5, 2.0, 3.0], id="entropy_powers_of_16"),
     # what training covers stays as it is, the 16th token included: ln(p + 1) <= ln L

@@ -21,8 +21,6 @@ WRONG = [  # method, changed parameters, a rule for each line
     ("ntk_by_parts", {"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast=1.0: must be > beta_slow=32.0"),
     ("ntk_by_parts", {"theta": 1.0}, "theta=1.0: must be > 1"),  # all pairs alike
     ("llama3", {"low_freq_factor": 4.0}, "high_freq_factor=4.0: must be > low_freq_factor=4.0"),
-    ("longrope", {"long_factor": (1.0, 0.0, 1.0, 1.0)}, "long_factor.1=0.0: must be > 0"),
-    ("longrope", {"short_factor": (1.0,) * 3}, "short_factor=3 numbers: must be 4, half of head_dim"),
     ("entropy_abf", {"facter": 2.0, "sift": 5}, "facter=2.0: unknown setting", "sift=5: unknown setting"),
     ("string", {"window": 21}, "window=21: must be <= shift=20"),
     ("dca", {"chunk": 11}, "chunk=11: must be <= train_len=10"),

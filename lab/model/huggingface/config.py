@@ -10,9 +10,8 @@
     dynamic     dynamic_ntk    factor; train_len is max_position_embeddings
     yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor or mscale, truncate
     llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
-    longrope    longrope       short_factor, long_factor, factor, train_len, attention_factor
 
-In the last three train_len is original_max_position_embeddings, or by default max_position_embeddings. Saving also
+In the last two train_len is original_max_position_embeddings, or by default max_position_embeddings. Saving also
 writes abf and ntk as default with their theta, and ntk_by_parts as yarn with attention_factor 1.
 
 transformers 4 keeps rope_theta at the top and the rest in rope_scaling, transformers 5 keeps all in rope_parameters and

@@ -16,8 +16,8 @@ from lab.positions import FREQUENCY_METHODS, Frequencies
 from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
-OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
-READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{kind: kind for kind in OF_LENGTH}}
+OF_LENGTH = ("yarn", "llama3")  # whose train_len is ORIGINAL
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", "yarn": "yarn", "llama3": "llama3"}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
 
@@ -74,8 +74,6 @@ def frequency_settings(settings: JsonObject) -> JsonObject:
         values["train_len"] = length
     if kind in OF_LENGTH:
         values["train_len"] = original
-    if kind == "longrope":
-        values.setdefault("factor", max(1.0, length / original))
     if kind == "yarn":
         values |= yarn_settings(rope, length / original)
     return {"method": READ_AS[kind], **values}
