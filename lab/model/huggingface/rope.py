@@ -16,7 +16,7 @@ from lab.positions import FREQUENCY_METHODS, Frequencies
 from lab.positions.ntk import scaled_theta
 
 ORIGINAL = "original_max_position_embeddings"
-OF_LENGTH = ("yarn", "llama3")  # whose train_len is ORIGINAL
+OF_LENGTH = ("yarn", "llama3")  # ORIGINAL is the train_len of these
 READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", "yarn": "yarn", "llama3": "llama3"}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
