@@ -55,10 +55,12 @@ from lab.probe.limits import share_limits
 from lab.results import statistics
 from lab.results.statistics import FEWEST, LEVEL, NONE, Verdict
 
-COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
-WIDER = ["precision", "weights"]  # and where two results of one line would else be in one cell
-LINE = ["metric", "unit", "distance", "length"]
+COLUMNS = ["model", "checkpoint", "method", "precision", "weights"]  # what a column is, unless --by names it
+LINE = ["metric", "distance", "length"]
+INTERNAL = ["record", "settings", "by_seed", "origin", "run", "base", "file"]  # fields of no row of results
 GROWTH = "growth of ln reach"
+FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}
+ENDS = {"percent": (0, 100), "tokens": (0, math.inf), "pairs": (0, math.inf)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +89,13 @@ def join(request: Request) -> Result:
         if table.skipped:
             show(f"skipped rows of {', '.join(table.skipped)}, which are joined with no others", error=True)
         cells, notes = arrange(table, options.by, full=options.full)
-    fields = ["measure", "metric", "distance", "length", *COLUMNS, *WIDER, *options.by, "alike", "n", "seeds"]
-    fields += ["score", "low", "high", "first", "range", "unit", "test", "p", "p_adjusted"]
-    known = cells.reindex(columns=list(dict.fromkeys(fields))).rename(columns={"alike": "protocol"}).astype(object)
+    known = cells.drop(columns=INTERNAL).astype(object)
     rows = [row.dropna().to_dict() for _, row in known.iterrows()]
     return request.save("compare", format_table(cells, notes, full=options.full), rows)
 
 
 def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) -> tuple[pd.DataFrame, list[str]]:
-    """Put results into lines and columns, test the differences to the first column, and note what was left out.
+    """Put results into lines and columns, test the differences to the first column, and note what was omitted.
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     repeatedly, the one of more tests is taken, or the later one.
@@ -104,9 +104,7 @@ def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) ->
     notes: list[str] = []
     if not full:
         frame, notes = select_usual(frame, by, table)
-    is_setting = False
-    for name in by:
-        is_setting |= add_field(frame, name)
+    is_setting = any(list(map(partial(add_field, frame), by)))
     if "model" in by:
         frame["model"] = frame.own_model
     if "checkpoint" not in by:
@@ -123,10 +121,10 @@ def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) ->
     cells = pd.DataFrame([average_seeds(rows) for _, rows in groups])
     cells["line"] = name_lines(cells, lines)
     add_headings(cells, columns)
-    add_p_values(cells)
     cells = pd.concat([cells, pd.DataFrame(list_growth(cells))], ignore_index=True)
+    add_p_values(cells)
     # Reach is the answer and comes first, then accuracy by distance; f, lengths and other measures follow.
-    is_growth, is_reach = cells.line.str.startswith(GROWTH), cells.metric.str.startswith("reach")
+    is_growth, is_reach = cells.metric == GROWTH, cells.metric.str.startswith("reach")
     cells["rank"] = np.select([is_growth, is_reach, cells.distance.notna() & (cells.unit == "share")], [1, 0, 2], 3)
     order = ["rank", "distance", "metric", "length", "line", "number"]
     return cells.sort_values(order, ignore_index=True, kind="stable"), notes
@@ -136,20 +134,20 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
     """Name models by their conditions, whose checkpoints get common names, and add the settings that differ."""
     frame = table.rows.copy()
     for name in ("model", "precision", "weights"):
-        frame[name] = [line.get(name) for line in frame.record]
-    has_run = frame.run != ""
+        frame[name] = [line.get(name, "") for line in frame.record]
     frame["settings"] = [table.settings.get(run, {}) for run in frame.run]
     own = condition_settings(table.settings, table.replicate)
     for name in find_differences(own):
         frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
     frame["own_model"] = frame.model
-    frame["condition"] = frame.condition.where(has_run, frame.model)
-    short, _ = shorten_names({run: each.name for run, each in table.conditions.items() if not each.is_base})
+    frame["condition"] = frame.condition.astype(object).fillna(frame.model)
+    short, _ = shorten_names({run: condition.name for run, condition in table.conditions.items()})
     # A condition of one run has the run's name.
     is_one = frame.groupby("condition").run.transform("nunique") <= 1
-    frame["model"] = frame.model.where(is_one, frame.run.map(short).astype(object).fillna(frame.condition))
+    frame["model"] = frame.model.where(is_one, frame.run.map(short))
     frame["seed_of_run"] = frame.replicate.astype(str)
-    frame["weights"] = frame.weights.mask(has_run)  # follow from run and checkpoint
+    # They follow from run and checkpoint.
+    frame[["precision", "weights"]] = frame[["precision", "weights"]].mask(frame.run != "", "")
     # Seeds end some tokens apart, so that their checkpoints are matched by number and named as the first one's.
     frame["checkpoint"] = frame.checkpoint.fillna("").astype(str)
     number = frame.groupby(["condition", "run", "measure"]).checkpoint.rank("dense")
@@ -162,38 +160,34 @@ def select_usual(frame: pd.DataFrame, by: Sequence[str], table: ResultTable) -> 
     notes = []
     is_base = frame.is_base.eq(True)
     if is_base.any() and not is_base.all():
-        bases = frame[is_base].run.unique()
+        bases = frame.run[is_base].unique()
         tokens = sorted({table.settings[base].get("train.tokens", 0) for base in bases})
         listed = ", ".join(f"{n:,}" for n in tokens)
         notes.append(f"{len(bases)} runs that others start from, of {listed} tokens, are not in the table.")
-        frame = frame[~is_base].copy()
+        frame = frame[~is_base]
     if "method" not in by:
         trained = frame[[file.name == "probes.jsonl" for file in frame.file]].groupby("run").method.first()
         is_other = frame.method != frame.run.map(trained).astype(object).fillna(frame.method)
-        if is_other.any():
-            others = frame[is_other].method.nunique()
+        if others := frame.method[is_other].nunique():
             notes.append(f"{others} other position methods are not in the table; --full or --by=method shows them.")
-            frame = frame[~is_other].copy()
-    return frame, notes
+        frame = frame[~is_other]
+    return frame.copy(), notes
 
 
 def add_field(frame: pd.DataFrame, name: str) -> bool:
     """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
-    if name in ("measure", *COLUMNS, *WIDER, *LINE):
+    if name in ("measure", *COLUMNS, *LINE):
         return False
-    records = pd.DataFrame(list(frame.record), dtype=object)
-    settings = pd.DataFrame(list(frame.settings), dtype=object)
-    ends = [setting for setting in settings if f".{setting}".endswith(f".{name}")]
-    if name in records:
-        values = records[name]
-    elif ends:
-        # Of several settings that end so, the one with the fewest sections above it is meant.
-        values = settings[min(ends, key=lambda setting: setting.count("."))]
-    else:
-        hint = suggest(name, [*COLUMNS, *WIDER, *LINE, *records, *settings])
+    rows = [{**settings, **record} for settings, record in zip(frame.settings, frame.record, strict=True)]
+    values = pd.DataFrame(rows, frame.index, dtype=object)
+    # Of several that end so, a field of the records is meant, or the setting with the fewest sections above it.
+    fields = [field for field in values if f".{field}".endswith(f".{name}")]
+    if not fields:
+        hint = suggest(name, [*COLUMNS, *LINE, *values])
         raise ConfigError(f"--by={name}: no record and no config.yaml has this field; {hint}")
-    frame[name] = [x if x is None or isinstance(x, int | float | str) else json.dumps(x) for x in values]
-    return name not in records
+    field = min(fields, key=lambda field: field.count("."))
+    frame[name] = values[field].map(lambda value: str(value) if isinstance(value, list | dict) else value)
+    return "." in field
 
 
 def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[list[str], list[str]]:
@@ -202,28 +196,22 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     Where some condition has several seeds, the seed of the tests, which may be the run's, is no criterion; where
     columns are settings of runs, or a condition has texts of several seeds, neither are the texts of the runs' corpora.
     """
-
-    def varying(keys: list[str], names: Sequence[str]) -> list[str]:
-        groups = frame.groupby(keys, dropna=False)
-        return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
-
-    of_run = []
-    if is_setting or frame.groupby("condition").seed_of_run.nunique().max() > 1:
-        of_run = ["haystack", "texts", "seed"]
     # Objects, because a column of 4 and None would become floats and 4 differ from 4.0 as text.
-    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object).drop(columns=by, errors="ignore")
-    for name in fields:
-        frame[name] = fields[name].map(json.dumps)
-        if name in of_run:
-            frame[name] = frame[name].mask(frame.settings.map(bool))
-    lines = [name for name in LINE if name not in by]
-    # A field is part of a line's key only if results of the line differ in it.
-    lines += varying(lines, list(fields))
+    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)
+    fields = fields.drop(columns=[*LINE, *by], errors="ignore").map(json.dumps)
+    if is_setting or frame.groupby("condition").seed_of_run.nunique().max() > 1:
+        of_run = fields.columns.intersection(["haystack", "texts", "seed"])
+        fields[of_run] = fields[of_run].mask(frame.settings.map(bool))
+    frame[fields.columns] = fields
+    lines = [name for name in LINE if name not in by] + list(fields)
     if not by:
-        return lines, COLUMNS + varying(lines + COLUMNS, WIDER)
+        return lines, COLUMNS
     follows = ["model", "checkpoint", "weights"] if is_setting else []  # from a run's settings
-    lines += [name for name in COLUMNS + WIDER if name not in (*by, *follows)]
-    return lines + varying([*lines, *by], [name for name in frame if "." in name and name not in by]), by
+    lines += [name for name in COLUMNS if name not in (*by, *follows)]
+    # Settings follow from the columns, unless runs of one column differ in them.
+    groups = frame.groupby([*lines, *by], dropna=False)
+    settings = [name for name in frame if "." in name and name not in by]
+    return lines + [name for name in settings if groups[name].nunique(dropna=False).max() > 1], by
 
 
 def average_seeds(rows: pd.DataFrame) -> Row:
@@ -232,19 +220,18 @@ def average_seeds(rows: pd.DataFrame) -> Row:
     first = rows["first"].astype(float)
     values = rows.score.astype(float).fillna(first)
     n, unit = len(rows), rows.unit.iloc[0]
-    cell: Row = rows.iloc[-1].to_dict() | {"seeds": n, "n_censored": rows.censored.count(), "dips": rows.dips.sum()}
-    cell |= {"by_seed": {row.seed_of_run: row for row in rows.itertuples()}, "floor": 0.0}
+    by_seed = {row.seed_of_run: row for row in rows.itertuples()}
+    cell: Row = rows.iloc[-1].to_dict() | {"seeds": n, "by_seed": by_seed, "floor": 0.0}
     cell |= {"range": None, "agreement": None}
-    if cell["n_censored"]:
+    if rows.censored.notna().any():
         # Where the limits go beyond the first value, the model may retrieve there, and no number is determined.
         is_open = rows.metric.str.startswith("reach") & (rows.censored == "below") & (rows.high != first)
         parts = []
         if not is_open.all():
             parts.append(range_of(values[~is_open], rows.censored[~is_open].map(CENSORED)))
         if is_open.any():
-            best = cell["record"].get("best_distance")
             parts.append("not determined" if n == 1 else f"{is_open.sum()} not determined")
-            if n == 1 and best is not None:
+            if n == 1 and (best := cell["record"].get("best_distance")) is not None:
                 parts.append(f"best at {best:,}")
         cell["range"] = ", ".join(parts)
         if n > 1:
@@ -252,34 +239,33 @@ def average_seeds(rows: pd.DataFrame) -> Row:
     elif n > 1:
         is_share = unit == "share"
         mean, low, high = statistics.mean_with_limits(values.tolist(), ends=statistics.SHARES if is_share else None)
-        ends = {"percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}.get(unit, (-np.inf, np.inf))
-        cell |= {"score": mean, "low": max(low, ends[0]), "high": min(high, ends[1])}
+        least, most = ENDS.get(unit, (-math.inf, math.inf))
+        cell |= {"score": mean, "low": max(low, least), "high": min(high, most)}
         if is_share and rows.passed.notna().all():  # of independent tests
             # The spread of the seeds may be 0 by chance, but not below that of the tests.
-            variances = [statistics.binomial_variance(row.score, row.n) for row in rows.itertuples()]
-            cell["floor"] = float(np.mean(variances))
-            if mean in statistics.SHARES and values.nunique() == 1:
+            cell["floor"] = np.mean([statistics.binomial_variance(row.score, row.n) for row in by_seed.values()])
+            if mean in statistics.SHARES:
                 # Limits over seeds that all agree would say more than their tests do.
                 tests, what = int(rows.n.min()), "all" if mean else "none"
                 limits = " to ".join(f"{100 * end:.3g}" for end in share_limits(tests * int(mean), tests, CONFIDENCE))
-                cell["agreement"] = f"{n} of {n} seeds found {what} (each {limits})"
+                cell |= {"range": what, "low": None, "high": None}
+                cell["agreement"] = f"{what}: {n} of {n} seeds found {what} (each {limits})."
     return cell
 
 
 def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     """Name lines by metric, distance or length, and by the fields that distinguish lines of the same name."""
     out = cells.metric if "metric" in lines else pd.Series("", cells.index)
-    for name in [name for name in ("distance", "length") if name in lines]:
+    for name in [name for name in LINE[1:] if name in lines]:
         out = out + cells[name].astype(float).map(lambda n: f" at {n:,.0f}" if n > 0 else "")
     first = out = out.str.strip()
     for name in lines:
         if name not in LINE:
             # Unknown values are text too: pandas counts nan as no value, so that two lines would have one name.
-            text = cells[name].fillna("-").astype(str)
-            is_alike = text.groupby(first).transform("nunique") <= 1
-            if name not in COLUMNS + WIDER:
+            text = cells[name].astype(object).fillna("-").astype(str)
+            if name not in COLUMNS:
                 text = f"{name}=" + text
-            out = out.where(is_alike, out + " " + text)
+            out = out.where(text.groupby(first).transform("nunique") <= 1, out + " " + text)
     return out
 
 
@@ -306,44 +292,37 @@ def add_p_values(cells: pd.DataFrame) -> None:
     """Test every result against the first column of its line. Add the test, p, and p adjusted over the table."""
     # A line without a result in the first column has nothing to be compared with.
     base = {cell.line: cell for cell in cells.itertuples() if cell.number == 0}
-    is_compared = (cells.number > 0) & cells.line.isin([*base])
-    verdicts = [compute_verdict(base[cell.line], cell) for cell in cells[is_compared].itertuples()]
-    table = pd.DataFrame(verdicts, cells.index[is_compared], Verdict._fields).reindex(cells.index)
-    cells["test"], cells["p"], cells["compared"] = table.test, table.p.astype(float), is_compared
+    cells["compared"] = (cells.number > 0) & cells.line.isin([*base])
+    verdicts = [compute_verdict(base[cell.line], cell) if cell.compared else NONE for cell in cells.itertuples()]
+    cells["test"], cells["p"] = zip(*verdicts, strict=True)
     cells["p_adjusted"] = statistics.holm(cells.p)
 
 
 def compute_verdict(first: Any, second: Any) -> Verdict:
-    """Test the difference of two results of one line."""
-    if max(first.seeds, second.seeds) > 1:
-        if first.n_censored or second.n_censored:
+    """Test the difference of two results of one line; one that is censored has no score over seeds."""
+    if max(first.seeds, second.seeds) == 1:
+        if pd.isna(first.passed) or pd.isna(second.passed):
             return NONE
-        ours, theirs = ({seed: row.score for seed, row in cell.by_seed.items()} for cell in (first, second))
-        return statistics.compare_over_seeds(ours, theirs, (first.floor + second.floor) / 2)
-    # When a length stopped early, its number of tests depends on their outcomes, which no test here allows for.
-    is_early = first.record.get("stops") or second.record.get("stops")
-    if is_early or pd.isna(first.passed) or pd.isna(second.passed):
+        return statistics.compare_shares((first.passed, second.passed), (first.n, second.n))
+    if pd.isna(first.score) or pd.isna(second.score):
         return NONE
-    return statistics.compare_shares((first.passed, second.passed), (first.n, second.n))
+    ours, theirs = ({seed: row.score for seed, row in cell.by_seed.items()} for cell in (first, second))
+    return statistics.compare_over_seeds(ours, theirs, (first.floor + second.floor) / 2)
 
 
 def list_growth(cells: pd.DataFrame) -> Iterator[Row]:
     """Compare ln reach of each column with that of the column before, over the seeds that both have."""
-    reaches = cells[cells.metric.str.startswith("reach") & (cells.seeds > 1)].sort_values(["line", "number"])
-    for first, second in itertools.pairwise(reaches.itertuples()):
-        if first.line != second.line:
-            continue
-        differences = []
-        for seed in first.by_seed.keys() & second.by_seed.keys():
-            difference = least_growth(first.by_seed[seed], second.by_seed[seed])
-            if difference is not None:
-                differences.append(difference)
-        if len(differences) > 1:
-            mean, low, high = statistics.mean_with_limits(differences)
-            row = {name: getattr(second, name) for name in ("number", "column", "model", "column_seeds")}
-            row |= {"line": GROWTH + second.line.removeprefix(second.metric), "metric": GROWTH, "unit": "ln"}
-            row |= {"seeds": len(differences), "score": mean, "low": low, "high": high}
-            yield row | {"compared": False, "n_censored": 0, "dips": 0}
+    reaches = cells[cells.metric.str.startswith("reach") & (cells.seeds > 1)].sort_values("number")
+    for line, columns in reaches.groupby("line"):
+        for first, second in itertools.pairwise(columns.itertuples()):
+            seeds = first.by_seed.keys() & second.by_seed.keys()
+            differences = [least_growth(first.by_seed[seed], second.by_seed[seed]) for seed in seeds]
+            known = [difference for difference in differences if difference is not None]
+            if len(known) > 1:
+                mean, low, high = statistics.mean_with_limits(known)
+                row = {name: getattr(second, name) for name in ("number", "column", "model", "column_seeds")}
+                row |= {"line": line.replace(second.metric, GROWTH), "metric": GROWTH, "unit": "ln"}
+                yield row | {"seeds": len(known), "score": mean, "low": low, "high": high}
 
 
 def least_growth(first: Any, second: Any) -> float | None:
@@ -356,35 +335,36 @@ def least_growth(first: Any, second: Any) -> float | None:
         ends += bound_reach(row.score, row.high, row.last, row.settings.get("data.window") or math.inf)
     low, high, other_low, other_high = ends
     least, most = other_low - high, other_high - low
-    if least <= 0 <= most and least < most:
-        return 0.0 if math.isfinite(least) and math.isfinite(most) else None
-    nearest = least if least > 0 or least == most else most
-    return nearest if math.isfinite(nearest) else None
+    nearest = min(max(0.0, least), most)
+    # A difference of either sign tells something only if both reaches are bounded on both sides.
+    return nearest if nearest or math.isfinite(most - least) else None
 
 
 def format_table(cells: pd.DataFrame, notes: Sequence[str], *, full: bool) -> str:
     """Write the table and its notes; without `full` in at most 25 lines, of evenly spaced distances."""
     order = list(dict.fromkeys(cells.line))
-    fixed = cells[cells["rank"] < 2].line.nunique()
-    distances = list(dict.fromkeys(cells.line[cells["rank"] == 2]))
-    rest = order[fixed:] if full or not distances else distances
-    for n in range(len(rest), -1, -1):
-        kept = [*order[:fixed], *[rest[index] for index in np.linspace(0, len(rest) - 1, n).round().astype(int)]]
+    n_fixed = cells.line[cells["rank"] < 2].nunique()
+    rest = order[n_fixed:]
+    if not full:
+        rest = [*cells.line[cells["rank"] == 2].unique()] or rest
+    n = len(rest)
+    while True:
+        kept = order[:n_fixed] + [rest[index] for index in np.linspace(0, len(rest) - 1, n).round().astype(int)]
         shown = cells[cells.line.isin(kept)]
-        below = [*describe_marks(shown, full=full), *notes]
+        below = [*describe_marks(shown), *notes]
         if len(kept) < len(order):
             below.append(f"{len(order) - len(kept)} lines are omitted; --full shows them.")
-        lines = [*fitted(to_table(shown, full=full)).split("\n"), ""]
+        lines = [*fitted(to_table(shown)).split("\n"), ""]
         for note in [*(below if full else [" ".join(below)]), *define_names(cells.column.unique())]:
             lines += wrap(note, WIDEST)
-        if full or len(lines) <= 25 or fixed + n <= 1:
-            break
-    return "\n".join(lines)
+        if full or len(lines) <= 25 or n < 2:
+            return "\n".join(lines)
+        n -= 1
 
 
-def to_table(cells: pd.DataFrame, *, full: bool = True) -> pd.DataFrame:
+def to_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
-    texts = cells.assign(text=[write_cell(cell, full=full) for cell in cells.itertuples()])
+    texts = cells.assign(text=[write_cell(cell) for cell in cells.itertuples()])
     table = pivot(texts, "line", "column", "text").fillna("-").rename_axis(index=None, columns=None)
     return table[cells.sort_values("number").column.unique()]
 
@@ -396,58 +376,49 @@ def format_heading(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) and value % 1 == 0 else str(value)
 
 
-def write_cell(cell: Any, *, full: bool = True) -> str:
+def write_cell(cell: Any) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
-    low, high = (write_number(limit, cell.unit) for limit in (cell.low, cell.high))
-    text = cell.range if isinstance(cell.range, str) else write_number(cell.score, cell.unit)
-    if isinstance(cell.agreement, str):
-        text = "all" if cell.score else "none"
-    elif low and high and pd.notna(cell.score):
+    score, low, high = (write_number(number, cell.unit) for number in (cell.score, cell.low, cell.high))
+    text = cell.range if isinstance(cell.range, str) else score
+    if score and low and high:
         text += f" ({low} to {high})"
-    elif low and cell.unit == "tokens" and pd.notna(cell.score):
+    elif score and low and cell.unit == "tokens":
         text += f" ({low} or more)"
     if cell.seeds != cell.column_seeds:
         text += f", {cell.seeds} seeds"
     elif cell.seeds == 1 and pd.notna(cell.n):
         text += f", n={cell.n:,.0f}"
-    if cell.dips and (full or cell.seeds == 1):  # distances nearer than reach that fail
-        text += f", {cell.dips} dips" if cell.seeds > 1 else ", a dip"
+    if cell.dips and cell.seeds == 1:  # distances nearer than reach that fail
+        text += ", a dip"
     # nan, of a result without a test, is not <= LEVEL.
     if cell.p_adjusted <= LEVEL:
         return f"{text}*"
-    return f"{text}?" if cell.compared and not isinstance(cell.test, str) else text
+    return f"{text}?" if cell.compared and pd.isna(cell.test) else text
 
 
 def write_number(value: float, unit: str) -> str:
     """Write a score or a limit of a unit, without the .0 of tokens; nothing if it is not known."""
     if pd.isna(value):
         return ""
-    if unit == "share":
-        value = 100 * value
-    forms = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}
-    text = f"{value:{forms.get(unit, '.4g')}}"
+    text = format(100 * value if unit == "share" else value, FORMS.get(unit, ".4g"))
     if unit == "ln":
-        return text.replace("0.", ".", 1) if abs(value) < 1 else text
+        return re.sub(r"\b0\.", ".", text)
     return text.removesuffix(".0") if unit == "tokens" else text
 
 
-def describe_marks(cells: pd.DataFrame, *, full: bool) -> list[str]:
+def describe_marks(cells: pd.DataFrame) -> list[str]:
     """Explain the marks and the tests."""
-    untested = (cells.compared & cells.test.isna()).sum()
     notes = ["Shares in percent."]
     if (cells.seeds > 1).any():
         notes.append("Means over seeds with 95% limits; of censored seeds the least and the most: < below, + beyond.")
     if (cells.metric == GROWTH).any():
         notes.append("Growth is the mean difference of the seeds from the column before.")
-    if full and (cells.dips > 0).any():
-        notes.append("k dips: k runs fail at a distance nearer than reach.")
-    for text in cells.agreement.dropna().unique():
-        notes.append(f"{'all' if ' all ' in text else 'none'}: {text}.")
+    notes += [*cells.agreement.dropna().unique()]
     if cells.test.notna().any():
-        named = ", ".join([f"{name} ({count})" for name, count in cells.test.value_counts().items()])
+        named = ", ".join(f"{name} ({count})" for name, count in cells.test.value_counts().items())
         first = cells.column[cells.number == 0].iloc[0]
         notes.append(f"* differs from {first} at {LEVEL:g}, p adjusted by Holm: {named}.")
-    if untested:
+    if untested := (cells.compared & cells.test.isna()).sum():
         notes.append(f"? no test ({untested}): fewer than {FEWEST} seeds, censored, or no shares of tests.")
     return notes
 

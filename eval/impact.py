@@ -1,6 +1,6 @@
 """Find impactful tokens: those whose logits a brief training at the target length changes most.
 
-    probe-lab impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
+    probe-lab impact BASE TUNED -o FOLDER [--option=value ...]
 
 BASE and TUNED are models as other evaluations take them (docs/evaluation.md). TUNED is BASE after a brief training on
 full windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
@@ -12,26 +12,24 @@ eval/engine/impactful.py has the method). Training selects sentences by them, wi
     probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --tagger=en_core_web_sm
     probe-lab impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
-FOLDER gets impact.json, with every type's share and rate, and with --plot impact.png, their shares along the text. The
-models compute one after the other, in float32; both stay in memory.
+FOLDER gets impact.json, with every type's share and rate. The models compute one after the other, in float32; both stay
+in memory.
 """
 
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from tokenizers import Tokenizer
 
-from eval.engine.command import EvaluationSpec, Request, run_evaluation
-from eval.engine.impactful import BoolArray, choose_labels, label_tokens, mark, tally, token_texts
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
+from eval.engine.impactful import choose_labels, label_tokens, mark, tally, token_texts
 from eval.engine.subject import source
 from eval.engine.text import Result, to_text
 from eval.engine.texts import NO_CORPUS, sample_texts
-from lab.core.chart import Axis, plot_lines, save_chart
 from lab.core.command import NOTHING_WRITTEN, Bar, start
 from lab.core.errors import ConfigError, DataError
 from lab.core.files import write_json, writing
@@ -61,10 +59,8 @@ def find_impactful(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.positional, request.folder, request.options
     if len(models) != 2 or folder is None:
-        raise ConfigError(
-            f"BASE TUNED={' '.join(map(str, models))}: must be two models, the first arguments, and -o FOLDER; "
-            "see --help"
-        )
+        given = " ".join(map(str, models))
+        raise ConfigError(f"BASE TUNED={given}: must be two models, the first arguments, and -o FOLDER; see --help")
     device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
     base, tuned = map(open_model, models)
@@ -104,15 +100,7 @@ def find_impactful(request: Request) -> Result:
         "token_ids": np.flatnonzero(impactful).tolist(),
     }
     write_json(folder / RESULT, result)
-    picture = folder / "impact.png" if request.plots else None
-    if picture is not None:
-        title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
-        save_chart(plot_shares(np.array(names)[of_token[windows.targets]], marked, title), picture)
-    starred = types["label"].where(~types.index.isin(chosen), types["label"] + " *")
-    table = types.drop(columns="label").set_index(starred.rename("type"))
-    return Result(
-        format_types(result, table), [{"metric": "impact", **row} for row in rows], [folder / RESULT], picture
-    )
+    return Result(format_types(result), [{"metric": "impact", **row} for row in rows], [folder / RESULT])
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
@@ -154,34 +142,15 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     return torch.cat(logits).numpy()
 
 
-def format_types(result: Row, table: pd.DataFrame) -> str:
+def format_types(result: Row) -> str:
     """Format the first types as a table; a star marks types that were taken."""
-    lines = [to_text(table[:SHOWN], FORMS)]
-    if len(table) > SHOWN:
-        lines.append(f"... and {len(table) - SHOWN:,} more")
-    taken = sum([row["chosen"] for row in result["types"]])
-    lines.append(
-        f"\n{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
-        f"targets, in {result['held_of_sentences']:.0%} of the sentences"
-    )
-    return "\n".join(lines)
-
-
-def plot_shares(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
-    """Plot each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
-    # A line has 20 points at most, and the picture names 8 labels at most.
-    edges = np.linspace(0, labels.shape[1], min(20, labels.shape[1]) + 1).round()
-    # The second index of a marked target is its position; each stretch is named by its middle.
-    at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
-    shares = pd.crosstab(labels[marked], at, normalize="columns")
-    largest = shares.loc[shares.mean(axis=1).nlargest(8).index].T.rename_axis("position")
-    rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
-    return plot_lines(
-        rows,
-        Axis("position", "position in the text (tokens)"),
-        Axis("share", "share of the marked targets", percent=True),
-        "label",
-        title=title,
+    types = pd.DataFrame(result["types"])
+    types["label"] += types["chosen"].map({True: " *", False: ""})
+    table = types.rename(columns={"label": "type"}).drop(columns="chosen").set_index("type")
+    return (
+        f"{to_text(table[:SHOWN], FORMS)}\n{len(table):,} types, of which {types['chosen'].sum():,} were taken (*), "
+        f"{len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked targets, in "
+        f"{result['held_of_sentences']:.0%} of the sentences"
     )
 
 
@@ -189,7 +158,7 @@ SPEC = EvaluationSpec(
     name="impact",
     description=__doc__,
     options=ImpactConfig,
-    excluded=("--distance", "--frequency"),
+    excluded=OF_RUNS,
     each=False,
     missing="",
     stopped=NOTHING_WRITTEN,

@@ -115,7 +115,7 @@ def convert(line: Line, run: str = "", started: str | None = None) -> Iterator[R
     if form is not None:
         if line["score"] is None:
             return
-        passed = line.get("passed", line.get("found")) if form.unit == "share" else None
+        passed = line.get("passed", line.get("found")) if form.unit == "share" and not line.get("stops") else None
         yield row._replace(
             measure=form.measure,
             metric=form.metric.format_map(line).removesuffix(" none"),
