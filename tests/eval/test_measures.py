@@ -29,7 +29,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "entropy": (("RUN", "--texts=1", "--lengths=16"), (METHOD, FREQUENCY)),
     "precision": (("RUN", "--texts=1", "--length=16", "--lengths=16", "--shifts=0"), (METHOD, FREQUENCY)),
     "recall": (("RUN", "--targets=9"), MODEL),
-    "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), (PLOT,)),
+    "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), ()),
     "compare": (("ROWS",), ()),
     "reach": (("RUNS", "--at=64"), ()),
     "report": (("FAKE",), ()),
