@@ -117,11 +117,16 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
         # transformers attends across restarts of position_ids if it gets a mask.
         steps = positions.diff()
         documents, is_known = pad((steps != 1).cumsum(-1), (1, 0)), (steps <= 1).all()
-    error = (
+    return Received(
+        tokens,
+        find_targets(*labels, tokens, documents),
+        positions,
+        documents,
+        is_known,
         f"{name}: leaves open which tokens see each other; pass a mask of 0 and 1 or of causal blocks, boundaries from "
-        f"0 to {size}, or position_ids that go on by 1 in each document"
+        f"0 to {size}, or position_ids that go on by 1 in each document",
+        has_pairs,
     )
-    return Received(tokens, find_targets(*labels, tokens, documents), positions, documents, is_known, error, has_pairs)
 
 
 def find_targets(name: str, labels: Tensor | None, tokens: Tensor, documents: Tensor) -> Tensor:
@@ -188,8 +193,8 @@ def reduce_mask(name: str, mask: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
     def sees(keys: Tensor) -> Tensor:
         visible = look_up(rows, rows.new_zeros(()), queries, keys)
-        is_visible = visible == 0 if visible.is_floating_point() else visible.bool()
-        return is_visible.expand(*tokens.shape, -1)
+        visible = visible == 0 if visible.is_floating_point() else visible.bool()
+        return visible.expand(*tokens.shape, -1)
 
     # A query that does not see the token before it begins a document.
     begins = ~sees((queries - 1).clamp(min=0))[..., 0] | (index == 0)

@@ -107,8 +107,10 @@ class ReachTask(Task):  # type: ignore[misc]
 
     def test_docs(self) -> list[dict[str, int]]:
         # Test by test, so that the harness's --limit omits no distance.
-        tests = product(range(self.probe.tests), self.probe.distances)
-        return [{"distance": distance, "test": test} for test, distance in tests]
+        return [
+            {"distance": distance, "test": test}
+            for test, distance in product(range(self.probe.tests), self.probe.distances)
+        ]
 
     def doc_to_text(self, doc: dict[str, int]) -> str:
         return self.probe.tokenizer.decode(self.tokens(doc)[1])
@@ -134,18 +136,18 @@ class ReachTask(Task):  # type: ignore[misc]
         return None, prompt, answer[scored[0] : scored[-1] + 1]
 
     def construct_requests(self, doc: dict[str, int], ctx: str, metadata: object, **_: object) -> TokenRequest:
-        texts = (ctx, self.doc_to_target(doc))  # for the harness's log of samples
-        return TokenRequest(METHOD, doc, texts, 0, metadata, tokens=self.tokens(doc))
+        # The texts are for the harness's log of samples.
+        return TokenRequest(METHOD, doc, (ctx, self.doc_to_target(doc)), 0, metadata, tokens=self.tokens(doc))
 
     def list_metrics(self, distance: int) -> list[str]:
         """List the metrics that a test belongs to; the harness sorts them as text, so that distances have zeros."""
-        names = [f"{score}@{distance:0{len(str(self.probe.window))}}" for score in COLUMNS[2:]]
-        return ["reach", "reach_low", "reach_high", *names]
+        digits = len(str(self.probe.window))
+        return ["reach", "reach_low", "reach_high", *(f"{score}@{distance:0{digits}}" for score in COLUMNS[2:])]
 
     def process_results(self, doc: dict[str, int], results: Sequence[tuple[float, bool]]) -> dict[str, Test]:
         [(log_prob, is_greedy)] = results
-        test = Test(doc["distance"], is_greedy, log_prob)
-        return dict.fromkeys(self.list_metrics(test.distance), test)
+        distance = doc["distance"]
+        return dict.fromkeys(self.list_metrics(distance), Test(distance, is_greedy, log_prob))
 
     def aggregation(self) -> dict[str, Callable[[list[Test]], float | None]]:
         """Return the function of each metric, from its tests to its value."""

@@ -122,7 +122,7 @@ def build_tests(
 
 def ranks() -> tuple[int, int]:
     """Return the rank of this process and how many there are."""
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
 
@@ -152,9 +152,8 @@ def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -
     # Models that keep only the last logits return fewer than there are tokens.
     for row, target in zip(output, targets[:, -output.shape[1] :], strict=True):
         index = target != IGNORE
-        of_number = row[index.to(row.device)].detach().cpu().double()
-        is_retrieved = (of_number.argmax(-1) == target[index]).all()
-        scores.append([is_retrieved, -cross_entropy(of_number, target[index], reduction="sum")])
+        of_number, number = row[index.to(row.device)].detach().cpu().double(), target[index]
+        scores.append([(of_number.argmax(-1) == number).all(), -cross_entropy(of_number, number, reduction="sum")])
     return np.array(scores, dtype=np.float64)
 
 

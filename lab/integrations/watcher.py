@@ -84,13 +84,12 @@ class Watcher:
         """
         if demand_every < 1:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
-        self.tokenizer, self.window = tokenizer, window
+        self.tokenizer, self.window, self.input = tokenizer, window, input
         self.model, self.inner = model, retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
         takes_any = any(parameter.kind.name == "VAR_KEYWORD" for parameter in self.parameters.values())
         self.names = dict(layout.NAMES)
-        options = {"input": input, "positions": positions, "targets": targets, "boundaries": boundaries, "mask": mask}
-        for option, name in options.items():
+        for option, name in zip(layout.NAMES, (input, positions, targets, boundaries, mask), strict=True):
             if name is None:
                 continue
             if name not in self.parameters and not takes_any:
@@ -98,7 +97,6 @@ class Watcher:
                     f"{option}={name}: is no argument of the model's forward; use one of: {', '.join(self.parameters)}"
                 )
             self.names[option] = (name,)
-        self.input = input
         if tokenizer is not None:
             inside_text(retrieval.read_tokenizer(tokenizer))
         coverage = read_coverage(self.inner)
@@ -146,9 +144,9 @@ class Watcher:
             return False
         # It does so within the backward, on the same tensor. torch.utils.checkpoint reads the same private number.
         key = tokens.data_ptr(), tokens.numel()
-        is_repeated = torch._C._current_graph_task_id() != -1 and key in self.recent
+        is_counted = key in self.recent
         self.recent.append(key)
-        return is_repeated
+        return is_counted and torch._C._current_graph_task_id() != -1
 
     def enqueue(self, received: layout.Received, divides: bool) -> None:
         """Copy what was received to the host for the thread."""
@@ -227,7 +225,7 @@ class Watcher:
 
         Raises: LabError on every rank if one of them cannot.
         """
-        failed: Exception | None = None
+        failed = reason = None
         try:
             if self.model is CLOSED:
                 raise ConfigError("probe: is not possible after close(); call it before")
@@ -239,8 +237,8 @@ class Watcher:
             )
         # Of any type: the other ranks wait for the reason.
         except Exception as error:
-            failed = error
-        if reason := first_reason(first_line(failed) if failed else None):
+            failed, reason = error, first_line(error)
+        if reason := first_reason(reason):
             raise failed or ConfigError(reason)
         return built
 
@@ -266,8 +264,8 @@ class Watcher:
         """
         table = self.probe(tests)
         values = {**table.attrs, "accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
-        names = [name for name in ("reach", "f_half", "g_half", "accuracy", "log_prob") if pd.notna(values.get(name))]
-        return {f"retrieval/{name}": float(values[name]) for name in names}
+        names = ("reach", "f_half", "g_half", "accuracy", "log_prob")
+        return {f"retrieval/{name}": float(values[name]) for name in names if pd.notna(values.get(name))}
 
     def state_dict(self) -> Row:
         """Return the counts of all ranks, the same on each; a collective call."""
