@@ -1,4 +1,4 @@
-"""Tests of your own methods: what a distance method, a mask or an evidence method states in two ways must agree.
+"""Tests of your own methods: what a distance method or a mask states in two ways must agree.
 
     from lab.testing import check_distance_method
     check_distance_method(MyMethod, window=4)
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from lab.core.schema import validated
-from lab.core.types import IGNORE
-from lab.evidence.methods import Evidence
 from lab.masks import Arrangement, WindowMask
 from lab.positions import Distance
 
@@ -74,28 +72,3 @@ def check_mask(method: type[WindowMask], **parameters: object) -> None:
         assert not wrong.any(), (
             f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
         )
-
-
-def check_evidence_method(method: type[Evidence], **parameters: object) -> None:
-    """Check that evidence is in the target's own run, and that a run's evidence does not depend on its pack."""
-    built = validated(method, parameters)
-    for seed in SEEDS:
-        generator = np.random.default_rng(seed)
-        lengths = generator.integers(1, 40, size=4).tolist()
-        padded = sum(lengths) + 5
-        tokens = generator.integers(0, 4, size=padded)
-        targets = np.append(tokens[1:], 0)
-        targets[np.cumsum(lengths) - 1] = IGNORE
-        distances = built.distances(tokens, targets, lengths)
-        assert distances.dtype == np.int64, "distances must be int64"
-        assert distances.shape == (padded,), f"distances must have the shape ({padded},)"
-        assert (distances[sum(lengths) :] == 0).all(), "padding must have no evidence"
-        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
-            run = slice(end - length, end)
-            of_run = distances[run]
-            assert ((of_run >= 0) & (of_run <= np.arange(1, length + 1))).all(), (
-                f"evidence must lie in the run: {of_run.tolist()}"
-            )
-            # A pack's other runs depend on rank and order, and g must not.
-            alone = built.distances(tokens[run], targets[run], [length])
-            assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"

@@ -13,7 +13,6 @@ from transformers import TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
 from lab.core.errors import ConfigError
-from lab.integrations.counter import LOG
 from lab.integrations.watcher import Watcher
 
 COUNTS = "lab_reach_counts"  # key of the counts in trainer_state.json
@@ -31,7 +30,6 @@ class ReachCallback(TrainerCallback):
         self.every_steps, self.tests = every_steps, tests
         self.options = {"window": window, **options}
         self.watch: Watcher | None = None
-        self.handler: CallbackHandler | None = None
         self.probed_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: TrainerControl, **passed: Any) -> None:
@@ -41,9 +39,6 @@ class ReachCallback(TrainerCallback):
         """
         if self.watch is not None:
             self.watch.close()
-        self.handler = find_handler()
-        if self.handler is None:
-            LOG.warning("probes are written to the Trainer's log_history alone, as its trackers are not found")
         self.watch = Watcher(passed["model"], passed["processing_class"], **self.options)
         self.watch.build_tests(self.tests)
         self.probed_step = state.global_step
@@ -58,11 +53,10 @@ class ReachCallback(TrainerCallback):
             self.probed_step = step
             logs = {**self.watch.summary(self.tests), "epoch": state.epoch}
             state.log_history.append({**logs, "step": step})
-            if self.handler is not None:
-                # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
-                should_log = control.should_log
-                self.handler.on_log(args, state, control, logs)
-                control.should_log = should_log
+            # on_log clears it, and the Trainer would not write the user's own entry, which is due after this one.
+            should_log = control.should_log
+            find_handler().on_log(args, state, control, logs)
+            control.should_log = should_log
         # An evaluation may decide that its step is saved, as the best one.
         if control.should_save or control.should_evaluate:
             state.stateful_callbacks[COUNTS] = self.watch.state_dict()
@@ -71,12 +65,11 @@ class ReachCallback(TrainerCallback):
     on_epoch_end = on_step_end
 
 
-def find_handler() -> CallbackHandler | None:
+def find_handler() -> CallbackHandler:
     """Find the Trainer's handler, which has the trackers, among the callers: it passes callbacks all but itself."""
     frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, CallbackHandler):
-            return caller
+    while frame is not None and not isinstance(frame.f_locals.get("self"), CallbackHandler):
         frame = frame.f_back
-    return None
+    assert frame is not None, "a Trainer calls its callbacks by it"
+    handler: CallbackHandler = frame.f_locals["self"]
+    return handler

@@ -70,7 +70,6 @@ class Watcher:
         attention_chunk_size: int | None = None,
         logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
-        demand_every: int = 1,
     ) -> None:
         """Register the hook.
 
@@ -78,12 +77,10 @@ class Watcher:
         token the next one), `boundaries` and `mask` name those that state the layout. Default: the names that
         lab.integrations.layout lists. `sliding_window` and `attention_chunk_size` are in tokens; default: those of the
         model's config. `logits` finds the logits, (B, T, vocabulary), in the output. `haystack` is the text in which
-        probes hide numbers; default: generated text. g is counted in every `demand_every`-th forward.
+        probes hide numbers; default: generated text.
 
         Raises: ConfigError, DataError.
         """
-        if demand_every < 1:
-            raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.tokenizer, self.window, self.input = tokenizer, window, input
         self.model, self.inner = model, retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
@@ -103,9 +100,8 @@ class Watcher:
         if sliding_window or attention_chunk_size:
             coverage = Coverage(sliding_window, attention_chunk_size)
         self.experiment = CausalityTest(self.names, logits, coverage.is_hybrid)
-        self.demand_every, self.haystack = demand_every, haystack
         self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
-        self.forwards = self.forwards_in_eval = 0
+        self.haystack, self.forwards_in_eval = haystack, 0
         # Inputs by which the second forward of activation checkpointing is recognised.
         self.recent: deque[tuple[int, int]] = deque(maxlen=256)
         hook = Hook()
@@ -151,9 +147,8 @@ class Watcher:
     def enqueue(self, received: layout.Received, divides: bool) -> None:
         """Copy what was received to the host for the thread."""
         received.divides = divides
-        if self.forwards % self.demand_every or self.counter.is_behind:
+        if self.counter.is_behind:
             received.tokens = received.targets = None
-        self.forwards += 1
         received.copy_to_host()
         self.counter.add(received)
 

@@ -139,10 +139,9 @@ def test_an_error_in_the_hook_itself_is_no_error_of_the_forward(caplog, monkeypa
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("input", "inputs"), ("demand_every", 0)])
-def test_a_wrong_option_is_named_at_once(name, value):
-    with pytest.raises(ConfigError, match=f"{name}={value}: "):
-        lab.watch(Model(), window=WINDOW, **{name: value})
+def test_a_wrong_option_is_named_at_once():
+    with pytest.raises(ConfigError, match="input=inputs: "):
+        lab.watch(Model(), window=WINDOW, input="inputs")
 
 
 def test_logits_that_are_not_found_are_one_line(prepared, caplog):

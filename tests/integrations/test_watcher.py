@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import lab
 from lab.core.errors import DataError, LabError
 from lab.data.preparation import shard_folder
+from lab.integrations.counter import Counter
 from lab.model.config import LayersConfig
 from lab.model.decoder import Decoder, DecoderConfig
 from tests import opened
@@ -215,10 +216,11 @@ def test_f_and_g_of_other_signatures(make):
     assert demand.sum() > 10
 
 
-def test_g_within_documents_and_the_share_counted(model):
+def test_g_within_documents_and_the_share_counted(model, monkeypatch):
     ids = tokens(3, rows=1)
-    watch = lab.watch(model, window=WINDOW, demand_every=2)
-    for _ in range(3):
+    watch = lab.watch(model, window=WINDOW)
+    for is_behind in (False, True, False):
+        monkeypatch.setattr(Counter, "is_behind", is_behind)
         model(ids, position_ids=RESTARTS)
     targets = [*ids[0, 1:].tolist(), -100]
     targets[2] = targets[9] = -100
