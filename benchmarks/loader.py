@@ -64,7 +64,7 @@ def document_ends(n: int) -> np.ndarray:
 def simulate(folder: Path, documents: int, shards: int) -> None:
     """Write one shard, whose tokens take no disk blocks, and link it under further names."""
     first, ends = folder / "task-00000", document_ends(documents)
-    manifest = TokenShardWriter(folder / ".task-00000.tmp", "<u4").close(first)
+    manifest = TokenShardWriter(first, "<u4").close()
     (first / "train.ends.bin").write_bytes(ends.tobytes())
     (first / "train.sources.bin").write_bytes(bytes(4 * documents))
     with (first / "train.tokens.bin").open("wb") as file:

@@ -98,7 +98,8 @@ def export_model(model: OpenedModel, output: Path) -> None:
     }
     files[EXPERIMENT] = experiment.to_yaml()
     for name in experiment.plugins:
-        files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.read_plugin(name, run)
+        kept = f"{plugins.KEPT}/{Path(name).name}"
+        files[kept] = (run / kept).read_bytes()
     if (run / KEPT).is_file():
         files[KEPT] = (run / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)

@@ -128,13 +128,7 @@ def facet(chart: alt.LayerChart, by: str, columns: int = 3) -> alt.FacetChart:
 
 def layer(*charts: alt.LayerChart) -> alt.LayerChart:
     """Plot charts on the same axes, the first beneath."""
-    alt = altair()
-    layers = []
-    for chart in charts:
-        for part in chart.layer:
-            # Layers of rows share the data of their chart, which the joint chart does not have.
-            layers.append(part.properties(data=chart.data) if part.data is alt.Undefined else part)
-    return alt.layer(*layers, width=charts[0].width, height=charts[0].height, title=charts[0].title)
+    return altair().layer(*charts)
 
 
 def concat(*charts: Chart, columns: int = 1, title: str = "") -> alt.ConcatChart:

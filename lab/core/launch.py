@@ -63,8 +63,7 @@ def read_launch() -> Launch:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Launch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
-    return Launch(rank, local_rank, world_size, local_world_size, by_torchrun=True)
+    return Launch(**{name.lower(): int(os.environ[name]) for name in names}, by_torchrun=True)
 
 
 def find_launch(devices: int, nodes: int) -> Launch:

@@ -67,14 +67,6 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
         load_plugin(path)
 
 
-def read_plugin(name: str, folder: Path) -> bytes:
-    """Read the file that was loaded as a plugin: that of the name, or its copy in a run's folder."""
-    for path in (Path(name), folder / KEPT / Path(name).name):
-        if path.is_file() and hash_plugin(path) in LOADED:
-            return path.read_bytes()
-    raise AssertionError(f"{name}: was not loaded")
-
-
 def add_classes(module: ModuleType, field: str, digest: str) -> None:
     """Add a module's classes to their tables; reject a module without any, and tags that are taken."""
     classes = [(union, section, getattr(section, union.tag)) for union, section in find_classes(module)]

@@ -259,8 +259,7 @@ def suggest_setting(root: type[Any], section: type[Any], keys: Sequence[object])
     above = dotted.rpartition(".")[0]
     siblings = {item.name: f"{above}.{item.name}".lstrip(".") for item in fields(section)}
     # The same name may be a setting of another member of the union.
-    settings = [one for one in iterate_settings(root) if one[0] != dotted]
-    names = {item.name: name for name, item, *_ in reversed(settings)} | siblings
+    names = {item.name: name for name, item, *_ in reversed([*iterate_settings(root)]) if name != dotted} | siblings
     for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
         return f"did you mean {names[name]}?"
     return f"{above or 'a config'} has {', '.join(siblings)}"

@@ -44,14 +44,14 @@ class Inputs:
 class Batch:
     """A pack to train on: the tensors of the device, and what the host knows of its runs and counts.
 
-    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `supervised` counts the
+    `starts` are the first ids of the runs, empty unless the ids of each run count up by one. `supervised` counts the
     targets that have a loss by visible context, `evidence` the scored targets by evidence distance, and `demand` those
     of them that have a loss, also by distance in ids if these have gaps.
     """
 
     pack: Pack
     inputs: Inputs
-    starts: tuple[int, ...] | None
+    starts: tuple[int, ...]
     n_targets: int
     """Scored targets."""
     supervised: np.ndarray
@@ -80,7 +80,7 @@ def to_batch(pack: Pack) -> Batch:
     # runs whose ids count up by one have a constant shift, and attention needs only their first ids
     shifts = (ids - from_0)[:n_tokens]
     firsts = shifts[ends[:-1]]
-    starts = None
+    starts = ()
     if (shifts == np.repeat(firsts, pack.lengths)).all():
         starts = tuple(firsts.tolist())
     weights = None

@@ -42,7 +42,13 @@ def render_turns(template: str, turns: Sequence[Turn], *, answer: bool = False, 
         raise MissingPackage("transformers", "chat templates", "hf") from error
     try:
         # in a sandbox, because templates come with other people's models
-        texts, _ = render_jinja_template([turns], chat_template=template, add_generation_prompt=answer, **tokens)
+        # its declared types are not those that it takes and returns
+        texts, _ = render_jinja_template(  # type: ignore[str-unpack]
+            [[*turns]],
+            chat_template=template,
+            add_generation_prompt=answer,
+            **tokens,  # type: ignore[arg-type]
+        )
     except Exception as error:  # a template is a program, which may raise anything
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
     return str(texts[0])

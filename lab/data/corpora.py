@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,8 @@ def generate(corpus: Synthetic, task: int) -> Iterator[Item]:
 def read_module(root: Path, name: str) -> Iterator[Item]:
     """Cut a source file at its top-level definitions; a document's source is its package."""
     package = Path(name).parts[0].removesuffix(".py")
-    for _, row in read_file_rows(root / name):
-        assert isinstance(row, dict), "a file of plain text is one row"
-        for piece in cut_definitions(row["text"]):
-            yield make_document(piece, package)
+    for piece in cut_definitions((root / name).read_bytes().decode("utf-8-sig", "surrogateescape")):
+        yield make_document(piece, package)
 
 
 def cut_definitions(source: str) -> list[str]:
@@ -129,10 +128,9 @@ def cut_definitions(source: str) -> list[str]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             # the line number of a definition is that of its name, and decorators precede it
-            first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
-            starts.append(first - 1)
+            starts.append(min(part.lineno for part in (node, *node.decorator_list)) - 1)
     lines = io.StringIO(source, newline="").readlines()  # str.splitlines also splits at form feeds
-    pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
+    pieces = ["".join(lines[begin:end]) for begin, end in pairwise([*starts, len(lines)])]
     return [piece for piece in pieces if piece.strip()]
 
 

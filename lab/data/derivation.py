@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.core.errors import DataError
-from lab.core.files import name_temporary, sha256
+from lab.core.files import sha256
 from lab.core.types import Row
 from lab.data import shards
 from lab.data.config import Upsample
@@ -131,9 +131,8 @@ def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manife
     """Derive one shard; `name` is that of the upsampled corpus."""
     base = plan.shards[task]
     manifest = shards.read_shard_manifest(base)
-    final = folder / base.name
     marks_scored = "train.scored.bin" in manifest["files"]
-    writer = TokenShardWriter(name_temporary(final), manifest["dtype"], name=name, marks_scored=marks_scored)
+    writer = TokenShardWriter(folder / base.name, manifest["dtype"], name=name, marks_scored=marks_scored)
     writer.skips.update(manifest["skips"])
     writer.inputs = manifest.get("inputs", {})
     for split in SPLITS:
@@ -146,7 +145,7 @@ def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manife
                 source = manifest["sources"][shard.sources[document]]
                 n_bytes = None if shard.bytes is None else shard.bytes[part]
                 writer.add(split, shard.tokens[part], source, shard.scored[part], n_bytes)
-    return writer.close(final)
+    return writer.close()
 
 
 def weigh(tokens: Ints, upsample: Upsample) -> Floats:

@@ -237,10 +237,8 @@ class Windows:
 
     def rows(self) -> list[IntArray]:
         """List each window's tokens, followed by the next one if it is a target."""
-        rows = []
-        for tokens, last in zip(self.tokens, self.targets[:, -1:], strict=True):
-            rows.append(np.concatenate([tokens, last[last != IGNORE]]))
-        return rows
+        lasts = self.targets[:, -1:]
+        return [np.concatenate([tokens, last[last != IGNORE]]) for tokens, last in zip(self.tokens, lasts)]
 
 
 def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) -> Windows:
@@ -255,9 +253,6 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
             "lower it, shorten --length, raise data.held_out_frac, or use --text"
         )
     segments = index_segments(store, "concatenated", length)
-    all_tokens, all_targets = [], []
-    for number in sample_segments(np.arange(windows), segments.n, seed).tolist():
-        tokens, targets, _ = read_segment(store, segments.locate(number))
-        all_tokens.append(tokens)
-        all_targets.append(targets)
-    return Windows(np.stack(all_tokens), np.stack(all_targets))
+    numbers = sample_segments(np.arange(windows), segments.n, seed).tolist()
+    tokens, targets, _ = zip(*(read_segment(store, segments.locate(number)) for number in numbers))
+    return Windows(np.stack(tokens), np.stack(targets))

@@ -15,21 +15,9 @@ from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
 from lab.data.shards import SPLITS, Split, task_name
-from lab.data.sources import (
-    BUILDER,
-    INPUTS,
-    PREPARE_AGAIN,
-    check_inputs,
-    check_sources,
-    read_hub_listing,
-)
+from lab.data.sources import BUILDER, INPUTS, PREPARE_AGAIN, check_inputs, check_sources, read_hub_listing
 from lab.data.text_files import describe_skipped
-from lab.data.tokenizer import (
-    TOKENIZER,
-    end_of_document,
-    obtain_tokenizer,
-    split_documents,
-)
+from lab.data.tokenizer import TOKENIZER, end_of_document, obtain_tokenizer, split_documents
 from lab.data.tokenizing import run_task
 
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
@@ -56,7 +44,7 @@ class Prepared:
         text = f"{self.documents['train']:,} documents, {self.tokens['train']:,} tokens to train on"
         text += f", {self.tokens['held_out']:,} held out"
         if self.skips:
-            text += "; skipped: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.skips.items()))
+            text += f"; skipped: {describe_skipped(self.skips)}"
         return text
 
 

@@ -68,25 +68,17 @@ class NaturalSegments:
 
     def locate(self, number: int) -> Segment:
         """Locate a segment's shard, its group, its document, then the piece."""
-        shard = int(self.starts.searchsorted(number, side="right")) - 1
-        counts = self.counts[shard]
-        ends = self.store.shards[shard].ends
-        number -= int(self.starts[shard])
+        index, number = find(self.starts, number)
+        shard = self.store.shards[index]
         # the index narrows the search to a group, whose documents are then counted: memory grows with groups alone
-        group = int(counts.searchsorted(number, side="right"))
-        begin = 0
-        if group:
-            begin = int(ends[group * GROUP - 1])
-            number -= int(counts[group - 1])
-        group_ends = ends[group * GROUP : (group + 1) * GROUP]
-        pieces = count_segments(group_ends, self.window, begin)
-        document = int(pieces.searchsorted(number, side="right"))
-        if document:
-            begin = int(group_ends[document - 1])
-            number -= int(pieces[document - 1])
-        start = begin + number * self.window
-        left = int(group_ends[document]) - start
-        return Segment(self.store.starts[shard] + start, min(left, self.window), left > self.window)
+        group, number = find(self.counts[index], number)
+        first = group * GROUP
+        counts = count_segments(shard.ends[first : first + GROUP], self.window, shard.part(first).start)
+        document, piece = find(counts, number)
+        part = shard.part(first + document)
+        start = part.start + piece * self.window
+        left = part.stop - start
+        return Segment(self.store.starts[index] + start, min(left, self.window), left > self.window)
 
 
 class CutSegments:
@@ -111,20 +103,26 @@ class CutSegments:
 SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1
 
 
+def find(counts: IntArray, number: int) -> tuple[int, int]:
+    """Return the index of the last count that is at most a number, and the difference."""
+    index = int(counts.searchsorted(number, side="right")) - 1
+    return index, number - int(counts[index])
+
+
 def count_segments(ends: IntArray, window: int, begin: int = 0) -> IntArray:
-    """Count the segments up to and including each document: int64 (documents,); the first document begins at `begin`.
+    """Count the segments before each document, and all: int64 (documents + 1,); the first document begins at `begin`.
 
     Documents without tokens have none.
     """
     # -(-a // b) rounds up
-    return np.cumsum(-(-np.diff(ends, prepend=begin) // window))
+    return np.append(0, np.cumsum(-(-np.diff(ends, prepend=begin) // window)))
 
 
 def count_groups(ends: IntArray, window: int) -> IntArray:
-    """Count the segments up to and including each group of documents: int64 (groups,)."""
+    """Count the segments before each group of documents, and all: int64 (groups + 1,)."""
     counts = count_segments(ends, window)
     # a copy, as a slice would keep the counts of all documents in memory
-    return np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
+    return np.append(counts[:-1:GROUP], counts[-1])
 
 
 def permute(indices: Numbers, n: int, key: int) -> Numbers:

@@ -108,7 +108,7 @@ def choose_sentences(lengths: IntArray, remaining: BoolArray, budget: int, gener
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Selects sentences of a window, at most `budget` tokens; without `impactful` every sentence remains.
+    """Selects sentences of a window that have impactful tokens, at most `budget` tokens.
 
     Shapes: `ends` and `impactful` bool (vocab_size,): whether a token id ends a sentence, and whether it is impactful.
     """
@@ -116,16 +116,13 @@ class Selection:
     config: LongRecipe
     budget: int
     ends: BoolArray
-    impactful: BoolArray | None
+    impactful: BoolArray
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray]:
         """Split a window; return its sentences' lengths, and which remain."""
         lengths = split_sentences(tokens, self.ends)
-        if self.impactful is not None:
-            remaining = sentences_with(self.impactful, tokens, lengths)
-            if remaining.any():  # a window without impactful tokens is still trained on
-                return lengths, remaining
-        return lengths, np.ones(len(lengths), dtype=np.bool_)
+        remaining = sentences_with(self.impactful, tokens, lengths)
+        return lengths, remaining | (not remaining.any())  # a window without any is still trained on
 
     def length(self, tokens: IntArray) -> int:
         """Return the length in tokens of a window's sample, which does not depend on random choices."""

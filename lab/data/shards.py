@@ -194,16 +194,10 @@ class Shard:
             for array, dtype in array_types(manifest["dtype"]).items():
                 name = f"{split}.{array}.bin"
                 if name in manifest["files"]:
-                    try:
-                        # slices of an ndarray are made faster than those of a memmap
-                        maps[array] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
-                    except OSError as error:  # a map that finds too many open files does not name its own
-                        error.filename = folder / name
-                        raise
-            tokens = maps["tokens"]
-            scored = maps.get("scored", np.broadcast_to(np.uint8(1), tokens.shape))
-            shard = cls(folder, split, manifest, tokens, scored, maps["ends"], maps["sources"], maps.get("bytes"))
-            shards.append(shard)
+                    # slices of an ndarray are made faster than those of a memmap
+                    maps[array] = np.memmap(folder / name, dtype, "r").view(np.ndarray)
+            maps.setdefault("scored", np.broadcast_to(np.uint8(1), maps["tokens"].shape))
+            shards.append(cls(folder, split, manifest, **maps))
         return shards
 
     def part(self, document: int) -> slice:

@@ -54,7 +54,7 @@ def check_inputs(folder: Path, inputs: dict[str, int] | dict[str, str], root: Pa
             write_json(folder / TIMES, read_times(root, inputs))
         write_json(path, inputs)
     before = read_object(path, DataError, PREPARE_AGAIN)
-    changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
+    changed = sorted({name for name, _ in before.items() ^ inputs.items()})
     if changed:
         raise DataError(
             f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "

@@ -7,7 +7,6 @@ client wait; they continue after a lost connection.
 
 import io
 import json
-import re
 import tempfile
 import textwrap
 import warnings
@@ -47,8 +46,7 @@ def list_dataset(corpus: Dataset) -> Listing:
 
     Raises: DataError.
     """
-    root, found = None, list[Path]()
-    skipped = Counter[str]()
+    root, found, skipped = None, list[Path](), Counter[str]()
     if corpus.path is not None:
         root = find_folder(corpus.path)
         found, skipped = find_files(Path(corpus.path), ("",))
@@ -64,12 +62,9 @@ def list_dataset(corpus: Dataset) -> Listing:
         )
     # the client of the hub has kept the sizes of its listing
     sizes: dict[str, int] = {name: xgetsize(url) for name, url in splits[corpus.split].items()}
-    others = set().union(*splits.values()) - sizes.keys()
-    skipped["of other splits"] = len(others)
-    for file in found:
-        name = str(file.relative_to(str(root)))
-        if name not in sizes and name not in others:
-            skipped[type_of(file)] += 1
+    listed = set().union(*splits.values())
+    skipped["of other splits"] = len(listed - sizes.keys())
+    skipped.update(type_of(file) for file in found if str(file.relative_to(str(root))) not in listed)
     module = type(builder).__module__.rpartition(".")[2]
     no_options = ("name", "version", "data_dir", "data_files", "description", "features")
     options = {name: value for name, value in vars(builder.config).items() if name not in no_options}
@@ -82,9 +77,7 @@ def name_file(url: str, root: Path | None) -> str:
     """Return the name of a listed file: COMMIT/PATH on the hub, or a path below the folder `root`."""
     if root is not None:
         return str(Path(url).relative_to(root.resolve()))
-    match = re.fullmatch("hf://datasets/.+?@([^/]+/.+)", url)
-    assert match, "the library resolves the names of a hub's files at one commit"
-    return match[1]
+    return url.partition("@")[2]  # of hf://datasets/OWNER/NAME@COMMIT/PATH
 
 
 def find_folder(path: str) -> Path:
@@ -191,8 +184,8 @@ def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: Options)
     if listing.module == "csv":
         # The library would convert a batch of numbers alone, "007" to 7, and "NA" to no text. pandas would
         # take the first column for an index if rows have a field more.
-        texts = {"converters": dict.fromkeys(columns, str), "na_filter": False}
-        options = options | {**texts, "index_col": options["index_col"] or False}
+        texts = dict.fromkeys(columns, str)
+        options = {**options, "converters": texts, "na_filter": False, "index_col": options["index_col"] or False}
     wanted = {column.partition(".")[0] for column in columns}
     with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache, warnings.catch_warnings():
         warnings.filterwarnings("error", "Length of header")  # by which pandas drops what is beyond the header

@@ -86,11 +86,12 @@ def list_files(path: str, suffixes: tuple[str, ...]) -> Listing:
     return Listing(read_sizes(files, root), skipped, root)
 
 
-def find_root(path: str) -> Path:
+def find_root(path: Path | str) -> Path:
     """Return the file or folder that a path names; for a pattern, the part before its wildcards."""
-    if Path(path).exists():  # a name may contain brackets, which are wildcards as well
-        return Path(path)
-    return Path(*takewhile(lambda part: not has_magic(part), Path(path).parts))
+    path = Path(path)
+    if path.exists():  # a name may contain brackets, which are wildcards as well
+        return path
+    return Path(*takewhile(lambda part: not has_magic(part), path.parts))
 
 
 def expand_pattern(path: Path) -> list[Path]:
@@ -98,7 +99,7 @@ def expand_pattern(path: Path) -> list[Path]:
 
     Raises: OSError.
     """
-    root = find_root(str(path))
+    root = find_root(path)
     if path == root:
         return [path]
     for above in path.parents:
@@ -116,11 +117,10 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
     Raises: DiskError for a folder that cannot be listed, DataError for a link to nothing or, below the path, to a
         folder, which is not searched.
     """
-    root = find_root(str(path))
+    root = find_root(path)
     with on_disk():
-        starts = expand_pattern(path)
-        candidates = set(starts)  # a pattern may match both a folder and files in it
-        for start in filter(Path.is_dir, starts):
+        candidates = {*expand_pattern(path)}  # a pattern may match both a folder and files in it
+        for start in [*filter(Path.is_dir, candidates)]:
             candidates.update(walk(start))
         if root.is_dir():
             candidates.discard(root)  # which may be a link

@@ -27,9 +27,8 @@ PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>."""
     tokenizer = Tokenizer(models.BPE())
-    pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    split = pre_tokenizers.Sequence([pieces, in_bytes])
+    split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), behavior="isolated"), in_bytes])
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

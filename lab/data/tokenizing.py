@@ -42,15 +42,14 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
         # before the files are read, so that a change of one meanwhile is found
         times = read_times(listing.root, list(listing.files)[task :: reader.n_tasks])
     marks_scored = config.tags or isinstance(config.corpus, Conversations)
-    final = folder / task_name(task)
     dtype = token_dtype(n_ids(tokenizer))
-    writer = TokenShardWriter(name_temporary(final), dtype, name=config.shard_name, marks_scored=marks_scored)
+    writer = TokenShardWriter(folder / task_name(task), dtype, name=config.shard_name, marks_scored=marks_scored)
     before = np.array(special_ends(tokenizer)[0], dtype=np.uint32)
     if isinstance(config.corpus, Conversations):
 
         def count_tokens(parts: Parts) -> int:
-            n_tokens = len(tokenizer.encode(join_parts(parts), add_special_tokens=False).ids)
-            return len(before) + n_tokens + 1  # the end of the document
+            ends = len(before) + 1  # and the end of the document
+            return ends + len(tokenizer.encode(join_parts(parts), add_special_tokens=False))
 
         items = cut_samples(config.corpus, items, count_tokens)
     while batch := list(islice(items, BATCH_DOCUMENTS)):
@@ -85,17 +84,18 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
             writer.add(split, np.concatenate([before, ids, [eos]]), document.source, marks, n_bytes)
     if listing.root is not None:
         writer.inputs = hash_sources(listing.root, times)
-    return writer.close(final)
+    return writer.close()
 
 
 class TokenShardWriter:
     """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
 
     def __init__(
-        self, temporary: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
+        self, final: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
     ) -> None:
-        self.temporary, self.dtype, self.name, self.marks_scored = temporary, dtype, name, marks_scored
-        temporary.mkdir(parents=True)
+        self.final, self.dtype, self.name, self.marks_scored = final, dtype, name, marks_scored
+        self.temporary = name_temporary(final)
+        self.temporary.mkdir(parents=True)
         self.files: dict[str, BinaryIO] = {}
         self.counts: dict[Split, Counts] = {split: {"documents": 0, "tokens": 0} for split in SPLITS}
         self.sources: dict[str, int] = {}
@@ -132,7 +132,7 @@ class TokenShardWriter:
         if self.marks_scored:
             self.write(split, "scored", np.full(len(ids), scored))
 
-    def close(self, final: Path) -> Manifest:
+    def close(self) -> Manifest:
         """Write the manifest, and publish the shard under its name."""
         for split, array in product(SPLITS, ("tokens", "ends", "sources", *["scored"] * self.marks_scored)):
             self.write(split, array, [])  # a split without documents has its files, too
@@ -140,7 +140,7 @@ class TokenShardWriter:
             file.close()
         manifest: Manifest = {
             "name": self.name,
-            "task": final.name,
+            "task": self.final.name,
             "encoding": "whole",
             "dtype": self.dtype,
             "splits": self.counts,
@@ -151,7 +151,7 @@ class TokenShardWriter:
         }
         # the rename publishes all files at once: a shard under its final name is complete
         write_json(self.temporary / MANIFEST, manifest)
-        publish_folder(self.temporary, final)
+        publish_folder(self.temporary, self.final)
         return manifest
 
 

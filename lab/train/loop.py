@@ -149,7 +149,7 @@ def compute_loss(state: TrainState, batch: Batch, *, stop: bool) -> Tensor:
             inputs.tokens,
             position_ids=inputs.position_ids,
             segments=segments,
-            starts=batch.starts or (),
+            starts=batch.starts,
             context=state.context,
             targets=inputs.targets,
             loss_weights=inputs.weights,

@@ -21,10 +21,10 @@ WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
 def make_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 60_000) -> TokenStore:
     """Write a shard for each list of documents and open the training split."""
     for number, documents in enumerate(shards):
-        writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", token_dtype(vocab_size))
+        writer = TokenShardWriter(folder / f"task-{number:05d}", token_dtype(vocab_size))
         for document in documents:
             writer.add("train", document, "made")
-        writer.close(folder / f"task-{number:05d}")
+        writer.close()
     return TokenStore.open(folder, "train")
 
 

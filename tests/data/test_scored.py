@@ -180,10 +180,10 @@ def marked(tmp_path_factory):
     marks[0][0] = marks[SHARDS[0] - 1][-1] = marks[SHARDS[1]][0] = marks[-1][-1] = False  # the ends of shards
     bounds = [0, *SHARDS, len(documents)]
     for number, (a, b) in enumerate(itertools.pairwise(bounds)):
-        writer = TokenShardWriter(folder / f".{number}.tmp", "<u2", marks_scored=number != 1)
+        writer = TokenShardWriter(folder / f"task-{number:05d}", "<u2", marks_scored=number != 1)
         for document, own in zip(documents[a:b], marks[a:b], strict=True):
             writer.add("train", document, "made", own if number != 1 else None)
-        writer.close(folder / f"task-{number:05d}")
+        writer.close()
     return documents, marks, TokenStore.open(folder, "train")
 
 

@@ -23,7 +23,6 @@ TYPES = {  # of every token id whether it is impactful
     "few": np.arange(N_IDS) % 17 == 3,
     "rare": np.arange(N_IDS) % 61 == 3,  # in few windows, and then in a sentence or two
     "all": np.ones(N_IDS, bool),
-    "random": None,
 }
 
 
@@ -46,7 +45,7 @@ def sentences_of(start):
 
 @pytest.mark.parametrize("types", TYPES)
 def test_samples_by_definition(text, types):
-    impactful = {token for token in range(N_IDS) if TYPES[types] is None or TYPES[types][token]}
+    impactful = {token for token in range(N_IDS) if TYPES[types][token]}
     last = {document[-1] for document in text[0]}
     totals, seen = np.zeros(3, int), set()
     segments = index_segments(text[1], "concatenated", WINDOW)

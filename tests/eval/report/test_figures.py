@@ -79,7 +79,7 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())
     assert [row["reach"] for row in line] == [None, 50, None]
     assert [row["reach"] for row in points if row["outcome"] == MEAN] == [50]
-    shape = spec["layer"][1]["encoding"]["shape"]["scale"]
+    shape = spec["layer"][1]["layer"][0]["encoding"]["shape"]["scale"]
     marks = dict(zip(shape["domain"], shape["range"], strict=True))
     assert marks == {MEAN: "diamond", RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
 
