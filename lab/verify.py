@@ -120,8 +120,9 @@ def check_manifest(run: Path) -> None:
         needed = list(OF_A_RUN)
         if candidates(run / "checkpoints"):
             needed.append("metrics.jsonl")
-        missing = [name for name in needed if name not in manifest["files"]]
-        errors += [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing]
+        for name in needed:
+            if name not in manifest["files"]:
+                errors.append(f"{run / MANIFEST}: does not list {name}; {RESTORE}")
     if errors:
         raise CheckpointError("\n".join(errors))
 
@@ -160,11 +161,10 @@ def verify_paths(args: Arguments) -> int:
     """Verify paths, print every error and what was read, and return the exit status."""
     if args.settings:
         raise ConfigError(f"--{next(iter(args.settings))}: unknown option; leave it out")
-    paths = [Path(word) for word in args.positional]
     errors: list[str] = []
     checks: list[Check] = []
     files: set[Path] = set()  # a path may be inside another one
-    for path in paths:
+    for path in map(Path, args.positional):
         checks += list_checks(path)
         files.update(path.rglob("[!.]*"))
     for check in Bar(checks, desc="verify", leave=False):
@@ -179,9 +179,8 @@ def verify_paths(args: Arguments) -> int:
     if not errors:
         show(f"{summary}: no error")
         return 0
-    lines = list(dict.fromkeys(errors))  # two checks may find the same
-    for line in [*lines, f"{summary}: {len(lines)} errors"]:
-        show(line, error=True)
+    lines = dict.fromkeys(errors)  # two checks may find the same
+    show("\n".join([*lines, f"{summary}: {len(lines)} errors"]), error=True)
     return EXIT_FAILURE
 
 

@@ -116,8 +116,7 @@ class Checkpoint:
 
         Raises: CheckpointError for a manifest of anything else, a checkpoint of another run among it.
         """
-        path = self.folder / MANIFEST
-        manifest = self.manifest
+        path, manifest = self.folder / MANIFEST, self.manifest
         entries, run = read_entries(manifest), manifest.get(RUN)
         is_named = manifest.get(CONSUMED) == self.consumed_tokens
         # A damaged name would read as that of a checkpoint of an older version, which knows no records.
@@ -128,8 +127,10 @@ class Checkpoint:
         home = self.folder.parent.parent
         in_run = self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists()
         if in_run and run != (expected := read_run_manifest(home)[0]):
-            rule = f"is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]}"
-            raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
+            raise CheckpointError(
+                f"{path}: is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]} (other settings, seed "
+                "or data); move it elsewhere"
+            )
         return entries
 
 
@@ -165,8 +166,9 @@ def reject(folder: Path, error: str, fits: Callable[[Checkpoint], bool] = lambda
     newer: list[str] = []
     for older in candidates(folder.parent):
         if older.name < folder.name and find_error(older) is None and fits(Checkpoint(older)):
-            fix = f"delete {', '.join(newer)} to go on from {older.name}, the newest whole one"
-            raise CheckpointError(f"{error}, or {fix}")
+            raise CheckpointError(
+                f"{error}, or delete {', '.join(newer)} to go on from {older.name}, the newest whole one"
+            )
         newer.append(str(older))
     raise CheckpointError(f"{error}, or start again with --restart")
 
@@ -176,12 +178,11 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
 
     Raises: CheckpointError for one that is not whole.
     """
-    folders = candidates(root)
-    if not folders:
-        return None
-    if error := find_error(folders[0], unread):
-        reject(folders[0], error)
-    return Checkpoint(folders[0])
+    for folder in candidates(root):
+        if error := find_error(folder, unread):
+            reject(folder, error)
+        return Checkpoint(folder)
+    return None
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -203,7 +204,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 @contextmanager
 def rejecting(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
-    broken = (
+    try:
+        yield
+    # what torch.load and safetensors raise for files that are cut, or of another type
+    except (
         SafetensorError,
         pickle.UnpicklingError,
         EOFError,
@@ -212,10 +216,7 @@ def rejecting(path: Path) -> Iterator[None]:
         ValueError,
         LookupError,
         TypeError,
-    )
-    try:
-        yield
-    except broken as error:  # what torch.load and safetensors raise for files that are cut, or of another type
+    ) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error

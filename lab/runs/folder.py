@@ -162,8 +162,7 @@ class RunFolder:
         if consumed_tokens is None:
             write_atomic(self.path / COUNTS, packed_counts(counts))
         else:
-            path = self.files_of_probe(consumed_tokens)[0]
-            write_atomic(path, packed_counts(counts, np.savez_compressed))
+            write_atomic(self.files_of_probe(consumed_tokens)[0], packed_counts(counts, np.savez_compressed))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Row]) -> None:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)

@@ -105,14 +105,13 @@ def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[
     dtypes = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
     header: dict[str, object] = {}
     offsets = {}
-    start = 0
+    end = 0
     for item in items:
         name, chunk, dtype = item.index.fqn, item.tensor_data.chunk, item.tensor_data.properties.dtype
-        end = start + chunk.sizes.numel() * dtype.itemsize
+        start, end = end, end + chunk.sizes.numel() * dtype.itemsize
         header[name] = {"dtype": dtypes[dtype], "shape": list(chunk.sizes), "data_offsets": [start, end]}
         # The offsets of this part in its tensor, along each axis, by which DCP puts the parts together.
         offsets[name] = {"saved_offsets": list(chunk.offsets)}
-        start = end
     metadata = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
     encoded = json.dumps({"__metadata__": metadata, **header}).encode()
     # The tensors begin at a multiple of 8 bytes, so that they can be mapped into memory.
@@ -244,8 +243,13 @@ def publish(
     """
     temporary = root / TEMPORARY
     folder = root / checkpoints.folder_name(consumed_tokens)
-    manifest = {checkpoints.RUN: run, checkpoints.CONSUMED: consumed_tokens, checkpoints.SEEN: dict(records)}
-    write_json(temporary / checkpoints.MANIFEST, manifest | {"files": dict(sorted(written.items()))})
+    manifest = {
+        checkpoints.RUN: run,
+        checkpoints.CONSUMED: consumed_tokens,
+        checkpoints.SEEN: records,
+        "files": dict(sorted(written.items())),
+    }
+    write_json(temporary / checkpoints.MANIFEST, manifest)
     publish_folder(temporary, folder)
     (root / checkpoints.UNTRAINED).unlink(missing_ok=True)
     prune(root, consumed_tokens, keep, final)

@@ -130,8 +130,9 @@ def hub_folder(path: Path) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except (OSError, ValueError) as error:
         reason = " ".join(first_line(error).split())
-        rule = f"not in the cache, and not available ({reason})"
-        raise CheckpointError(f"{path}: {rule}; download it, or use a folder (docs/install.md)") from error
+        raise CheckpointError(
+            f"{path}: not in the cache, and not available ({reason}); download it, or use a folder (docs/install.md)"
+        ) from error
 
 
 def revisions(word: str) -> list[str]:
@@ -164,8 +165,8 @@ def read_source(
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
         if missing:
             raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}; for --dry_run set {missing}")
-        absent = tokenizer_settings(path / TOKENIZER, "<eos>")
-        return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, absent, None)
+        position: Settings = {"frequency": {"method": "rope"}}
+        return Source({**DEFAULTS, **stated}, position, tokenizer_settings(path / TOKENIZER, "<eos>"), None)
     place = find_place(path, field)
     tokenizer: Settings | None = None
     if not place.is_hugging_face:
@@ -175,9 +176,7 @@ def read_source(
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
     settings = folders.read_decoder_settings(place.folder)
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
-    position: Settings = {}
-    if not own_frequencies:
-        position["frequency"] = frequency_settings(settings)
+    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json").get("eos_token"))
     file = find_tokenizer(place.folder)
     # A tokenizer.json does not say which of its tokens ends a document.
@@ -200,7 +199,7 @@ def read_run_config(path: Path) -> Settings:
     for section, settings in without_effect.items():
         stated = part(values, section)
         for name, value in settings.items():
-            if (name, value) in stated.items():
+            if stated.get(name, ...) == value:
                 del stated[name]
     for name, value in flatten(values).items():
         for commit, removed in REMOVED.items():

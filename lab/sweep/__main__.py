@@ -50,10 +50,9 @@ def list_run_nodes(runs: Sequence[PlannedRun], jobs: int) -> list[Node]:
     """List the nodes that train runs, `jobs` at once."""
     nodes = []
     for planned in runs:
-        settings = " ".join(f"{key}={value}" for key, value in planned.swept.items())
         nodes.append(
             Node(
-                name=f"{planned.path.name}  {settings}",
+                name=" ".join([f"{planned.path.name} ", *(f"{key}={value}" for key, value in planned.swept.items())]),
                 command=planned.command(jobs),
                 is_finished=partial(is_trained, planned.experiment),
                 output=planned.path / "sweep.log",
@@ -84,8 +83,8 @@ def train_runs(runs: Sequence[PlannedRun], jobs: int) -> int:
 
 def list_states(nodes: Sequence[Node]) -> str:
     """List the runs, and count them by state."""
-    counts = Counter(node.state for node in nodes)
-    counted = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    counts = sorted(Counter(node.state for node in nodes).items())
+    counted = ", ".join(f"{number} {state}" for state, number in counts)
     return "\n".join([*map(describe_node, nodes), f"{len(nodes)} runs: {counted}"])
 
 
@@ -102,8 +101,7 @@ def run_sweep(args: Arguments) -> int:
         for node in nodes:
             if node.is_finished():
                 node.state = "finished"
-        commands = [shlex.join(node.command) for node in nodes]
-        show("\n".join([list_states(nodes), "", *commands]))
+        show("\n".join([list_states(nodes), "", *(shlex.join(node.command) for node in nodes)]))
         return 0
     if options.index is None:
         check_copies("start one, or give each its own --index")

@@ -191,10 +191,10 @@ def is_trained(experiment: Experiment) -> bool:
     """Return whether lab.fit --resume would find nothing left to do; lab.fit rejects what cannot be read."""
     folder = RunFolder(experiment.run.path)
     try:
-        before = load_experiment(folder.path / "config.yaml")
-        if any(find_changes(before.to_dict(), experiment.to_dict())):
-            return False
+        before = load_experiment(folder.path / "config.yaml").to_dict()
         saved = newest(folder.checkpoints, TENSORS)
-        return is_run_finished(folder, saved, experiment.train.steps, probes=experiment.probe is not None)
+        return not any(find_changes(before, experiment.to_dict())) and is_run_finished(
+            folder, saved, experiment.train.steps, probes=experiment.probe is not None
+        )
     except LabError:
         return False

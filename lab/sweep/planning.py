@@ -95,9 +95,8 @@ class PlannedRun:
 
     def command(self, jobs: int) -> list[str]:
         """Write the command that starts or resumes the run, one of so many at once."""
-        settings = {**self.settings, "train.threads": self.threads(jobs)}
         options = []
-        for key, value in settings.items():
+        for key, value in {**self.settings, "train.threads": self.threads(jobs)}.items():
             is_plain = isinstance(value, str) and parse_yaml(value, key) == value
             options.append(f"--{key}={value if is_plain else json.dumps(value)}")
         return [sys.executable, "-m", "lab.fit", str(self.config), "--resume", *options]
@@ -124,9 +123,10 @@ def plan_sweep(path: Path, settings: Settings, *, seeds: int | None = None) -> l
                 errors.setdefault(re.sub("=.*?: ", ": ", message, count=1), message)
             continue
         if runs.setdefault(run.path, run) is not run:
-            rule = "is that of two runs, which compute the same"
-            line = f"run.name={run.path.name}: {rule}; sweep over other settings, or set run.name"
-            errors[line] = line
+            errors[run.path.name] = (
+                f"run.name={run.path.name}: is that of two runs, which compute the same; sweep over other settings, or "
+                "set run.name"
+            )
     if errors:
         raise ConfigError(*errors.values())
     return list(runs.values())
@@ -140,8 +140,9 @@ def read_sweep(path: Path, seeds: int | None = None) -> SweepFile:
     values = read_yaml(path)
     for key in ("controller", "early_terminate", "imageuri", "job", "scheduler"):
         if key in values:
-            fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
-            raise ConfigError(f"{key}: needs wandb's server; {fix}")
+            raise ConfigError(
+                f"{key}: needs wandb's server; remove it to train every run to its end, or run: wandb sweep {path}"
+            )
     if isinstance(values.get("parameters"), dict):
         values["parameters"] = read_sweep_values(values["parameters"])
     if seeds is not None:
@@ -170,8 +171,10 @@ def read_sweep_values(parameters: Settings, prefix: str = "") -> dict[str, list[
             case {"values": [_, *_] as values} if len(parameter) == 1:
                 added = {dotted: values}
             case _:
-                fix = "write its values, or let wandb's agents sample them: wandb sweep FILE"
-                raise ConfigError(f"parameters.{dotted}={abbreviate(parameter)}: must have value or values; {fix}")
+                raise ConfigError(
+                    f"parameters.{dotted}={abbreviate(parameter)}: must have value or values; write its values, or let "
+                    "wandb's agents sample them: wandb sweep FILE"
+                )
         for repeated in sorted(found.keys() & added.keys()):
             raise ConfigError(f"parameters.{repeated}: is there twice, nested and dotted; remove one of them")
         found |= added
@@ -189,8 +192,9 @@ def plan_command(
     words = [program if word == "${program}" else str(word) for word in command if word != "${args}"]
     usual = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}
     if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= usual:
-        rule = "must start lab.fit alone, whose settings name the runs"
-        raise ConfigError(f"command={abbreviate(shlex.join(words))}: {rule}; write {FORM}")
+        raise ConfigError(
+            f"command={abbreviate(shlex.join(words))}: must start lab.fit alone, by which runs are named; write {FORM}"
+        )
     fit = CommandSpec(flags={"--resume": ""}, missing=f"command: names no CONFIG after lab.fit; write {FORM}")
     read = fit.read(words[words.index("lab.fit") + 1 :])
     read.settings.pop("track.wandb", None)  # which is for wandb's agents
@@ -198,5 +202,5 @@ def plan_command(
     config = Path(read.positional[0])
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")
-    experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
-    return PlannedRun(config, chosen, flatten(dict(swept)), experiment)
+    # load_experiment completes sections in place
+    return PlannedRun(config, chosen, flatten(dict(swept)), load_experiment(config, copy.deepcopy(chosen)))

@@ -92,9 +92,10 @@ def reaching(launch: Launch) -> Iterator[None]:
     except DistError as error:
         # If the launcher of this rank has ended, too, or all were stopped, another thread ends it meanwhile.
         time.sleep(GRACE_S)
-        rule = f"{name_ranks(launch.rank)} on {platform.node()} has lost the first rank, or cannot reach it"
-        field = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}"
-        raise PeerError(f"{field}: {rule} ({first_line(error)}); see the output of that node, or {NETWORKS}") from error
+        raise PeerError(
+            f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}: {name_ranks(launch.rank)} on {platform.node()} has lost the "
+            f"first rank, or cannot reach it ({first_line(error)}); see the output of that node, or {NETWORKS}"
+        ) from error
 
 
 @cache
@@ -125,11 +126,10 @@ def tell(error: str, launch: Launch) -> None:
 
 def speaks(launch: Launch) -> bool:
     """Return whether this rank prints an error: the first of its node that has one."""
-    name = str(launch.rank)
     if launch.world_size > 1 and has_store():
         with suppress(RuntimeError):  # the store has ended
-            first = open_store(launch).compare_set(f"printed/{launch.rank - launch.local_rank}", "", name)
-            return bool(first == name.encode())
+            first = open_store(launch).compare_set(f"printed/{launch.rank - launch.local_rank}", "", f"{launch.rank}")
+            return int(first) == launch.rank
     return launch.local_rank == 0
 
 
@@ -159,8 +159,8 @@ def send_to_next(value: float, launch: Launch) -> None:
     """Tell the next rank to go on without this one (0), or to stop (1)."""
     import torch
 
-    after = (launch.rank + 1) % launch.world_size
-    CONNECTIONS[0].send([torch.tensor([value])], after, 0).wait(timedelta(seconds=GRACE_S))
+    sending = CONNECTIONS[0].send([torch.tensor([value])], (launch.rank + 1) % launch.world_size, 0)
+    sending.wait(timedelta(seconds=GRACE_S))
 
 
 def follow_rank(launch: Launch) -> None:
@@ -269,9 +269,10 @@ def check_network(launch: Launch) -> None:
             raise_error(store)
             thread.join(LOOK_S)
     if isinstance(results[0], RuntimeError):
-        reason = first_line(results[0])
-        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({reason})"
-        raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
+        raise ConfigError(
+            f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {name_ranks(launch.rank)} on "
+            f"{platform.node()} cannot connect to the others ({first_line(results[0])}); {NETWORKS}"
+        )
     CONNECTIONS.extend([*results, threading.Thread(target=follow_rank, args=[launch], daemon=True)])
     CONNECTIONS[1].start()
     gather("network", "", launch)
@@ -333,18 +334,18 @@ def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapp
     Raises: ConfigError.
     """
     # All ranks report the same line, hence each needs the entries of all.
-    parts = gather(name, json.dumps([own, shown or own, platform.node()]), launch)
-    ranks = [json.loads(part) for part in parts]
+    ranks = [*map(json.loads, gather(name, json.dumps([own, shown or own, platform.node()]), launch))]
     first, texts, node = ranks[0]
     # Of several entries the one that is listed first is named: settings come before the code that may cause the others.
     for key in dict.fromkeys(chain(first, *(sorted(entries) for entries, *_ in ranks))):
         differing = [rank for rank, (entries, *_) in enumerate(ranks) if entries and entries.get(key) != first.get(key)]
         if differing:
             _, values, other = ranks[differing[0]]
-            rule = f"{name_ranks(*differing)} on {other} must have what rank 0 on {node} has"
-            fix = "start all ranks with the same settings, code, packages, compilers and shards"
             theirs, expected = (abbreviate(entries.get(key, "nothing")) for entries in (values, texts))
-            raise ConfigError(f"{key}={theirs}: {rule}, {expected}; {fix}")
+            raise ConfigError(
+                f"{key}={theirs}: {name_ranks(*differing)} on {other} must have what rank 0 on {node} has, {expected}; "
+                "start all ranks with the same settings, code, packages, compilers and shards"
+            )
 
 
 def check_shared(experiment: Experiment, launch: Launch) -> None:
@@ -372,5 +373,7 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
         if launch.is_first:
             own.unlink(missing_ok=True)
     if ranks := [rank for rank, host in enumerate(hosts) if host]:
-        rule = f"{path} of {name_ranks(*ranks)} on {hosts[ranks[0]]} is not rank 0's folder, or cannot be written to"
-        raise ConfigError(f"run.folder={experiment.run.folder}: {rule}; name a folder that all nodes share")
+        raise ConfigError(
+            f"run.folder={experiment.run.folder}: {path} of {name_ranks(*ranks)} on {hosts[ranks[0]]} is not rank 0's "
+            "folder, or cannot be written to; name a folder that all nodes share"
+        )

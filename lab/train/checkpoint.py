@@ -106,8 +106,9 @@ class Checkpointing:
         try:
             check_state(saved)
         except ValueError as error:
-            rule = f"{checkpoints.folder_name(consumed)} is not saved ({error}); resume from the checkpoint before it"
-            raise CheckpointError(f"{root}: {rule}") from error
+            raise CheckpointError(
+                f"{root / checkpoints.folder_name(consumed)}: is not saved ({error}); resume from the one before it"
+            ) from error
 
         # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
         records = add_to_manifest(self.folder.path, RECORDS) if self.start.launch.is_first else {}
@@ -115,19 +116,19 @@ class Checkpointing:
         # Runs once the tensors of all ranks are written, in the thread of a background save. It therefore takes the
         # counts of this step, not those that the training has by then.
         def publish(files: Files) -> None:
-            keep = self.config.keep_checkpoints
             # The first counts come before their checkpoint: a kill between the two leaves no checkpoint without counts.
             # Later ones come after it, as those before are still of a checkpoint.
             is_first = not (self.folder.path / checkpoints.COUNTS).exists()
             if is_first:
                 self.folder.write_counts(counts)
-            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
+            shards.publish(
+                root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()), records
+            )
             if not is_first:
                 self.folder.write_counts(counts)
 
         small = {checkpoints.STATE: packed(saved), checkpoints.COUNTS: packed_counts(counts)}
-        writer = ShardWriter(root, small, publish)
-        self.writing = write_shards(tensors, writer, self.group, background=background)
+        self.writing = write_shards(tensors, ShardWriter(root, small, publish), self.group, background=background)
         if self.writing is not None:
             self.writing.add_done_callback(self.stop_on_failure)
         self.saved_at = consumed

@@ -46,11 +46,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
         parts.append(f"each shared by {train.context_parallel}")
     if train.recompute:
         parts.append("recompute")
-    lines = [
-        f"{experiment.run.name}: {', '.join(parts)}",
-        "",
-        f"{'memory of each GPU':32}{'peak, GiB':>12}",
-    ]
+    lines = [f"{experiment.run.name}: {', '.join(parts)}", "", f"{'memory of each GPU':32}{'peak, GiB':>12}"]
     notes = {"gathered": "weights and gradients", "activations": "(unmeasured)"}
     rows = {f"{name} {notes.get(name, '(float32)')}": size for name, size in memory.peak.items()}
     rows |= {"CUDA and NCCL (assumed)": assumed, "in all": memory.total + assumed}
@@ -58,8 +54,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     if strategy == "fsdp" and experiment.probe is not None:
         rows["weights of a probe (apart)"] = experiment.model.n_parameters() * (2 if train.bf16 else 4)
     lines += [f"  {name:30}{size / GIB:>12.2f}" for name, size in rows.items()]
-    work = describe_work(experiment, used).items()
-    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work)])
+    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in describe_work(experiment, used).items())])
 
 
 def parse_number(name: str, text: str, most: float, rule: str) -> float:
@@ -110,18 +105,21 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
     window = experiment.data.window
     causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
     checkpoint, room = checkpoint_bytes(experiment), room_for_checkpoints(experiment)
-    token_bytes = int(token_dtype(model.vocab_size)[-1])  # the last character of "<u2", numpy's name of the type
-    shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * token_bytes
+    tokens = train.steps * train.batch_tokens
+    # the last character of "<u2", numpy's name of the type
+    shards = shard_tokens(experiment.data, tokens) * int(token_dtype(model.vocab_size)[-1])
     wall_hours = "unknown (the peak of float32 is not in the table)"
     if train.bf16:
         walls = [f"{estimate_hours(experiment, gpu, utilisation):,.1f} on {gpu}" for gpu in PEAK_FLOPS]
         source = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
-        both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
-        wall_hours = f"{', '.join(walls)}, {train.world_size} of them at utilisation {both}, {source}"
+        wall_hours = (
+            f"{', '.join(walls)}, {train.world_size} of them at utilisation {utilisation:.2f} (mfu; mfu_full "
+            f"{utilisation * full / causal:.2f}), {source}"
+        )
     return {
         "parameters": f"{model.n_parameters():,}",
         "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",
-        "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
+        "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         "wall hours": wall_hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",

@@ -43,8 +43,7 @@ def list_requirements(experiment: Experiment, *, resume: bool = True) -> dict[st
         # Prepared shards have their own copy, so that they serve on a machine without the original.
         copied = shard_folder(data) / TOKENIZER
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
-    held_out = probe is not None and probe.needs_held_out(data)
-    needs["shards"] = partial(check_prepared, data, held_out=held_out)
+    needs["shards"] = partial(check_prepared, data, held_out=probe is not None and probe.needs_held_out(data))
     # A resumed run hides its numbers in the text that it began with.
     if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
         needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
@@ -82,9 +81,8 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     # The config is compared only once it is known to be what the run wrote.
     if errors := list_errors(folder.path, READ):
         raise CheckpointError("\n".join(f"{error}, or {RESTART}" for error in errors))
-    fix = "set it back, or choose another --run.name"
     for key, old, new in find_changes(load_experiment(config).to_dict(), experiment.to_dict()):
-        errors.append(f"{key}={new}: the run was started with {old}; {fix}")
+        errors.append(f"{key}={new}: the run was started with {old}; set it back, or choose another --run.name")
     if errors:
         raise ConfigError(*errors)
     return True
@@ -92,9 +90,9 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
 
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
-    # The state of a stream, int64: packs given, the next sample, and the samples that wait, up to look_ahead of them.
+    # Of a parameter the weight and AdamW's two moments, float32 each. The state of a stream, int64: packs given, the
+    # next sample, and the samples that wait, up to look_ahead of them.
     streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * 8
-    # Of a parameter the weight and AdamW's two moments, float32 each.
     return experiment.model.n_parameters() * 12 + streams + counts_bytes(experiment)
 
 
@@ -115,8 +113,11 @@ def counts_bytes(experiment: Experiment) -> int:
 
 def describe_code() -> dict[str, object]:
     """Describe the code that runs; values that cannot be found are "unknown" or omitted."""
-    installed = {"python": platform.python_version(), **versions()}
-    return {"commit": commit(), "dirty_diff": git("diff", "HEAD"), "versions": installed}
+    return {
+        "commit": commit(),
+        "dirty_diff": git("diff", "HEAD"),
+        "versions": {"python": platform.python_version(), **versions()},
+    }
 
 
 def describe_source(model: str, consumed_tokens: int | None, method: str, hardware: str) -> dict[str, object]:
@@ -137,9 +138,10 @@ def commit() -> str:
 
 def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
-    command = ["git", "-C", str(ROOT), *arguments]
     try:
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace").strip()
+        return subprocess.check_output(
+            ["git", "-C", ROOT, *arguments], stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace"
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 

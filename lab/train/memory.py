@@ -70,8 +70,8 @@ def count_kept(
     kept = (inputs + n_outputs * compute) * cfg.d_model + 8
     if cfg.qkv == "norm":
         kept += normed * (cfg.width + cfg.kv_width) + 4 * (cfg.n_heads + cfg.n_kv_heads)
-    n_keys = len({band.k_map for band in distance.bands})
     kept += (attention if distance.is_plain else compute) * cfg.width
+    n_keys = len({band.k_map for band in distance.bands})
     kept += attention * ((n_keys + 1) * cfg.kv_width + cfg.width) + 4 * cfg.n_heads
     is_copied = attention > compute or (distance.is_plain and not on_gpu and not compiled)
     return kept + compute * ((is_copied + shares) * cfg.width + (4 - compiled) * cfg.d_ff)
@@ -88,14 +88,20 @@ def measure_memory(experiment: Experiment) -> Memory:
     strategy = train.resolved_strategy(on_gpu)
     compute = 2 if train.bf16 else 4
     stream = compute if strategy == "fsdp" else 4
-    compiled = train.compile is True or (train.compile == "auto" and on_gpu)
     with torch.device("meta"):
         decoder = decoder_builder(experiment)(None)
     distances = [decoder.distance] * cfg.n_layers
     if cfg.layers is not None:
         distances = [cfg.layers.methods(kind, decoder.frequencies, decoder.distance)[1] for kind in cfg.kinds]
-    shares = train.context_parallel > 1
-    count = partial(count_kept, cfg, on_gpu=on_gpu, compiled=compiled, stream=stream, compute=compute, shares=shares)
+    count = partial(
+        count_kept,
+        cfg,
+        on_gpu=on_gpu,
+        compiled=train.compile is True or (train.compile == "auto" and on_gpu),
+        stream=stream,
+        compute=compute,
+        shares=train.context_parallel > 1,
+    )
     blocks = [*map(count, distances)]
     of_blocks, working = sum(blocks) + 4 * cfg.head_dim, stream * cfg.d_model  # with cos and sin
     if train.recompute:
@@ -105,8 +111,7 @@ def measure_memory(experiment: Experiment) -> Memory:
     n_head = cfg.vocab_size * cfg.d_model
     hidden = n_tokens * stream * cfg.d_model
     # The last norm keeps its input, and the loss the gradients of hidden states and head, the latter in float32.
-    last = stream if on_gpu else 8
-    kept = n_tokens * (of_blocks + last * cfg.d_model + 4) + hidden + 4 * n_head
+    kept = n_tokens * (of_blocks + (stream if on_gpu else 8) * cfg.d_model + 4) + hidden + 4 * n_head
     logits = min(chunk_tokens(cfg.vocab_size), n_tokens) * cfg.vocab_size * compute
     if on_gpu:  # their gradient does not replace them
         logits *= 2
@@ -137,11 +142,13 @@ def measure_memory(experiment: Experiment) -> Memory:
         (4 * n_own, in_embedding, hidden + 4 * n_head * accumulates),
         key=sum,
     )
-    peak = {
-        "parameters": 4 * n_own,
-        "gradients": gradients,
-        "optimizer": 8 * n_own + 4 * len(shapes),  # two moments, and the step of each parameter
-        "gathered": gathered,
-        "activations": activations,
-    }
-    return Memory(kept, peak)
+    return Memory(
+        kept,
+        {
+            "parameters": 4 * n_own,
+            "gradients": gradients,
+            "optimizer": 8 * n_own + 4 * len(shapes),  # two moments, and the step of each parameter
+            "gathered": gathered,
+            "activations": activations,
+        },
+    )

@@ -75,8 +75,7 @@ class Probing:
         self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
         # Only the first rank is sure to read the latest records: other nodes may see an older file for a while.
         self.probed_at = exchange(self.recording.folder.last_probe())[0]
-        is_unprobed = self.probed_at < state.consumed
-        if (state.is_finished and is_unprobed) or self.is_due(state):
+        if (state.is_finished and self.probed_at < state.consumed) or self.is_due(state):
             self.run(state)
 
     def run_if_due(self, state: TrainState) -> None:
@@ -170,11 +169,10 @@ def check_tests(experiment: Experiment, folder: Path) -> None:
 
     Raises: ConfigError with all their errors, DataError.
     """
-    tokenizer = load_tokenizer(folder)
     errors: list[str] = []
     for probe in (NeedleProbe, DistanceProbe)[: 1 + bool(experiment.tests.distance_tests)]:
         try:
-            probe(experiment.tests, tokenizer, "", window=experiment.data.window, stop_id=None)
+            probe(experiment.tests, load_tokenizer(folder), "", window=experiment.data.window, stop_id=None)
         except NoRoom as error:
             show(f"{first_line(error)}; this run measures no reach")
         except ConfigError as error:
@@ -216,7 +214,8 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, object]:
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
-    method = describe_pair(experiment.position.frequency, experiment.position.distance)
+    position = experiment.position
+    method = describe_pair(position.frequency, position.distance)
     return {
         **describe_source(experiment.run.path.name, consumed_tokens, method, processor(device)),
         "checkpoint": folder_name(consumed_tokens),

@@ -113,8 +113,8 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
         return None
     checkpoint = Checkpoint(Path(path))
     # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
-    names = [path.name for path in checkpoint.tensor_files()]
-    mine = {name: checkpoint.files[name] for name in names[launch.rank :: launch.world_size]}
+    paths = checkpoint.tensor_files()[launch.rank :: launch.world_size]
+    mine = {path.name: checkpoint.files[path.name] for path in paths}
     for error in gather("error", next(files.errors_in(checkpoint.folder, mine), ""), launch):
         if error:
             reject(checkpoint.folder, f"{error}; {RESTORE}")
@@ -142,8 +142,8 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
             record[f"data.folder/{name}"] = f"SHA-256 {sha256[: files.SHOWN]}"
         haystack = data.experiment.probe_section.haystack
         if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
-            texts = read_texts(Path(haystack), "probe.haystack")
-            record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
+            text = json.dumps(read_texts(Path(haystack), "probe.haystack"))
+            record["probe.haystack"] = f"text of {digest(text.encode())}"
     compare_ranks("data", record, launch)
 
 
@@ -185,8 +185,10 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     shards = shard_folder(experiment.data)
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    contents: dict[str, bytes | dict[str, object]] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
-    contents["config.yaml"] = experiment.to_yaml().encode()
+    contents: dict[str, bytes | dict[str, object]] = {
+        "tokenizer.json": (shards / "tokenizer.json").read_bytes(),
+        "config.yaml": experiment.to_yaml().encode(),
+    }
     contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
     if (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
@@ -203,14 +205,15 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     # After the move: a restart needs room next to the old run, a resume has some of its checkpoints already.
     needed = room_for_checkpoints(experiment, len(candidates(start.folder.checkpoints)))
     if files.free_bytes(path) < needed:
-        reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
-        raise DiskError(files.disk_error(path, needed, reason))
+        keep = experiment.train.keep_checkpoints
+        raise DiskError(
+            files.disk_error(path, needed, f"train.keep_checkpoints={keep} and the checkpoint being written")
+        )
     contents["environment.json"], run = describe_start(start, data.digest(), threads)
     if checkpoint is None:
         # A run that is killed before its first checkpoint begins at step 0 again. Without this mark, the records that
         # it has left would look like those of a run whose checkpoints are lost.
-        untrained = start.folder.checkpoints / UNTRAINED
-        files.write_json(untrained, {CONSUMED: 0})
+        files.write_json(start.folder.checkpoints / UNTRAINED, {CONSUMED: 0})
         if (path / KEPT).exists():
             drop_from_manifest(path, run, [KEPT])  # first, so that a kill in between leaves no file missing
             (path / KEPT).unlink()
@@ -237,8 +240,10 @@ def check_vocabulary(experiment: Experiment) -> None:
     path = experiment.start.path
     theirs = find_tokenizer(Path(path))  # a Hugging Face folder may have none
     if theirs and (differ := load_tokenizer(theirs).get_vocab().items() ^ tokenizer.get_vocab().items()):
-        rule = f"is not the one that start.path={path} was trained with ({len(differ)} entries differ)"
-        raise ConfigError(f"data.tokenizer: {rule}; omit it")
+        raise ConfigError(
+            f"data.tokenizer: is not the one that start.path={path} was trained with ({len(differ)} entries differ); "
+            "omit it"
+        )
 
 
 def move_aside(path: Path) -> Path:
@@ -261,8 +266,13 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, obj
     """
     experiment, checkpoint = start.experiment, start.checkpoint
     run = digest_of_run(experiment.to_dict(), data)
-    now = {"data": data, **describe_code(), "hardware": devices.hardware(), "seed": experiment.run.seed}
-    now["threads"] = threads
+    now = {
+        "data": data,
+        **describe_code(),
+        "hardware": devices.hardware(),
+        "seed": experiment.run.seed,
+        "threads": threads,
+    }
     if checkpoint is None:
         return now, run
     first = start.folder.environment()
@@ -280,7 +290,7 @@ def describe_run(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     train = experiment.train
     choices = choose_kernels(experiment)
     start = "" if checkpoint is None else f"; continues at {checkpoint.consumed_tokens:,} tokens"
-    lines = [
+    lines: list[str | None] = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
         f"{train.batch_tokens:,} tokens on {choices['train.accelerator'][0]} in {train.precision}{start}",
         "attention: {} ({})".format(*choices["train.backend"]),
@@ -288,8 +298,8 @@ def describe_run(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     ]
     if experiment.probe is None:
         lines.append("probe: none; the run trains and counts alone")
-    warnings = (base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment))
-    return "\n".join([*lines, *filter(None, warnings)])
+    lines += [base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)]
+    return "\n".join(filter(None, lines))
 
 
 def room_warning(experiment: Experiment) -> str | None:
@@ -298,5 +308,7 @@ def room_warning(experiment: Experiment) -> str | None:
     used = pack - pack % data.window
     if data.mode != "concatenated" or used == pack:
         return None
-    rule = f"holds {used} tokens in windows of {data.window}: the run trains on {used / pack:.0%} of train.tokens"
-    return f"train.micro_batch_tokens={pack}: {rule}; use a multiple of data.window"
+    return (
+        f"train.micro_batch_tokens={pack}: holds {used} tokens in windows of {data.window}: the run trains on "
+        f"{used / pack:.0%} of train.tokens; use a multiple of data.window"
+    )

@@ -204,9 +204,11 @@ class Stopping:
             self.started.set()
         if stats.skipped:
             what = "gradient" if math.isfinite(stats.sums["loss"]) else "loss"
-            fix = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
-            at = f"step {state.step}, which ends at {state.consumed:,} tokens"
-            self.error = f"optim.lr={state.recipe.optim.lr}: {at}, has a {what} that is not finite; {fix}"
+            self.error = (
+                f"optim.lr={state.recipe.optim.lr}: step {state.step}, which ends at {state.consumed:,} tokens, has a "
+                f"{what} that is not finite; start another run with a lower optim.lr, or resume from the last "
+                "checkpoint on another machine"
+            )
         if self.error or stats.sums["stop"]:
             self.stopped = True
 
