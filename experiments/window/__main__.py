@@ -1,11 +1,10 @@
 """Train and evaluate the experiments of docs/findings.md, or print and plot their results.
 
-    python -m experiments.window [STAGE ...] [--jobs=1] [--essays=FILE]    train what is missing and record it
+    python -m experiments.window [STAGE ...] [--jobs=1]    train what is missing and record it
     python -m experiments.window --short [--jobs=2]        one seed of D: numbers asked as stated, and shuffled
     python -m experiments.window --results [-o FOLDER]     tables, verdicts and pictures of the records
 
-STAGE is one of those in experiments/window/stages.yaml; without any, all run in this order. Models of D, L, N and far
-are also tested in essays (--essays, a file as of probe.haystack) and in docstrings of the standard library.
+STAGE is one of those in experiments/window/stages.yaml; without any, all run in this order.
 
 Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the seed is added to
 experiments/window/records. A base model, but for that of scratch, is continued until it has acquired retrieval. Where
@@ -22,11 +21,10 @@ Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from experiments.window.figures import plot_findings
 from experiments.window.plans import (
@@ -38,15 +36,11 @@ from experiments.window.plans import (
     plan_base,
     plan_branches,
     plan_continued,
-    text_folder,
 )
 from experiments.window.results import collect, has_acquired, open_records, print_results
-from experiments.window.texts import write_branch_texts, write_far_text
 from lab.analysis.table import ENDING, pack, unpacked
 from lab.core.errors import LabError
 from lab.core.files import sha256, write_json
-from lab.data.synthetic import Synthetic
-from lab.data.tokenizer import load_tokenizer
 from lab.model.devices import cpuinfo
 from lab.sweep.nodes import Node, is_trained, run_nodes
 from lab.sweep.planning import PlannedRun
@@ -64,7 +58,6 @@ def main() -> None:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--results", action="store_true")
     parser.add_argument("-o", dest="folder", type=Path)
-    parser.add_argument("--essays", type=Path)
     options = parser.parse_args()
     # Python 3.11 rejects no argument if it has choices of several.
     if unknown := set(options.stages) - set(STAGES):
@@ -85,14 +78,11 @@ def main() -> None:
         runs = run_seed("D", 31, folder, options.jobs or 2, ("4_log", "4_log_shuffled"))
         print_results(collect(run.path for run in runs))
     else:
-        names = options.stages or list(STAGES)
-        if options.essays is None and any(STAGES[name].has_natural_tests for name in names):
-            parser.error("--essays: is missing; name a file of essays, in which models of D, L and N are tested")
-        for name in names:
-            run_stage(name, options.jobs or 1, options.essays)
+        for name in options.stages or STAGES:
+            run_stage(name, options.jobs or 1)
 
 
-def run_stage(name: str, jobs: int, essays: Path | None = None) -> None:
+def run_stage(name: str, jobs: int) -> None:
     """Train, evaluate and record the seeds of a stage that are not recorded."""
     stage = STAGES[name]
     table = RECORDS / f"{name}{ENDING}"
@@ -109,7 +99,7 @@ def run_stage(name: str, jobs: int, essays: Path | None = None) -> None:
             if f"{stage.bases}-{seed}-base_{MOST_BASES}" in recorded:  # without branches: it was not used
                 continue
             print(f"{name}, seed {seed}", flush=True)
-            runs = run_seed(name, seed, RUNS, jobs, essays=essays)
+            runs = run_seed(name, seed, RUNS, jobs)
             n_used += any(run.path.name.startswith(f"{name}-") for run in runs)
             # A run that was recorded before is recorded once, as it is now.
             for run in runs:
@@ -118,12 +108,9 @@ def run_stage(name: str, jobs: int, essays: Path | None = None) -> None:
             pack(recorded.values(), table, ["start.path"] if stage.needs_retrieval else [])
 
 
-def run_seed(
-    name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = (), essays: Path | None = None
-) -> list[PlannedRun]:
+def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = ()) -> list[PlannedRun]:
     """Train and evaluate a base model and its branches, all or those chosen; return the runs to record."""
     stage = STAGES[name]
-    texts = text_folder(folder, seed)
     base = plan_base(name, seed, folder)
     bases: list[PlannedRun] = []  # that this stage records, with its continuations
     for number in range(1, MOST_BASES + 1):
@@ -137,35 +124,20 @@ def run_seed(
         print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
     else:
         return bases
-    haystacks: dict[str, Path] = {}
-    if stage.has_natural_tests and essays is not None:
-        needs_texts = not (texts / "docstrings.txt").exists()
-        needs_far = name == "far" and not (texts / "far.jsonl").exists()
-        if needs_texts or needs_far:
-            corpus = plan_branches("D", seed, base, folder)[0].experiment.data.corpus
-            assert isinstance(corpus, Synthetic), "the branches of D read W's documents"
-            tokenizer = load_tokenizer(base.path)
-            if needs_texts:
-                write_branch_texts(texts, tokenizer, corpus)
-            if needs_far:
-                write_far_text(texts / "far.jsonl", tokenizer, corpus)
-        haystacks = {"docstrings": texts / "docstrings.txt", "essays": essays}
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]
-    train_and_test(name, branches, jobs, haystacks)
+    train_and_test(name, branches, jobs)
     return [*bases, *branches]
 
 
-def train_and_test(
-    name: str, runs: Sequence[PlannedRun], jobs: int, haystacks: Mapping[str, Path] = MappingProxyType({})
-) -> None:
+def train_and_test(name: str, runs: Sequence[PlannedRun], jobs: int) -> None:
     """Train the runs that are not finished, and test those that have not been tested, `jobs` at once.
 
     Raises: SystemExit with the status of a run that failed or was stopped.
     """
     training = []
-    tests: list[Node] = []
+    tests = []
     for run in runs:
         # Signed before training: the predictions are older than the result.
         sign(run, STAGES[name])
@@ -176,32 +148,20 @@ def train_and_test(
             output=run.path / "fit.log",
         )
         training.append(trained)
-        tests += plan_tests(name, run, trained, haystacks)
+        test = Node(
+            name=f"{run.path.name}, distance",
+            command=[sys.executable, "-m", "eval.distance", str(run.path), *evaluation_options(name, run)],
+            needs=[trained],
+            is_finished=partial(is_tested, run.path),
+            output=run.path / "distance.log",
+        )
+        tests.append(test)
     if status := run_nodes([*training, *tests], jobs):
         raise SystemExit(status)
 
 
-def plan_tests(name: str, run: PlannedRun, trained: Node, haystacks: Mapping[str, Path]) -> Iterator[Node]:
-    """List the tests of a run: in its own text, and in `haystacks`, natural texts by name.
-
-    Docstrings are for a window of 768 only.
-    """
-    evaluation = run.path / "eval"
-
-    def build(test: str, results: str, *options: str) -> Node:
-        return Node(
-            name=f"{run.path.name}, {test}",
-            command=[sys.executable, "-m", "eval.distance", str(run.path), *options],
-            needs=[trained],
-            is_finished=lambda: any(evaluation.glob(results)),
-            output=run.path / f"{test}.log",
-        )
-
-    yield build("distance", "distance*.jsonl", *evaluation_options(name, run))
-    for text, path in haystacks.items():
-        if text != "docstrings" or run.experiment.data.window == 768:
-            options = [f"--haystack={path}", "-o", str(evaluation / text), *evaluation_options(name, run, text)]
-            yield build(text, f"{text}/distance*.jsonl", *options)
+def is_tested(run: Path) -> bool:
+    return any(run.glob("eval/distance*.jsonl"))
 
 
 def sign(run: PlannedRun, stage: StagePlan) -> None:

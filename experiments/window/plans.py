@@ -4,8 +4,8 @@ A base model is trained with a corpus, first weights and prompts of its own seed
 with fresh moments of AdamW, in an order of the text that they share, with a schedule of their own. All compute in
 bfloat16, attention in float32, with one thread.
 
-Branches of D, L and N share base models and documents, which are of another seed than the base model's. Those whose
-text is none of the generator's as it is read it from a file that experiments.window.texts writes.
+Branches of D and of the sizes read documents of another seed than the base model's. Stages whose text is not the
+generator's, S2, L, N and far, and the tests in natural text are at commit fbd5e937.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ FRESH_SEED = 1000  # added to the seed of a base model of D: the documents of it
 MOST_BASES = 4  # of a seed, the first one and its continuations
 DISTANCES = (24, 48, 72, 96, 112, 144, 176, 224, 272, 320, 368, 432, 496, 560, 624, 688, 752)
 PLAIN, THIRD, HALF, DCA, DCA_QUARTER = METHODS = ("plain", "STRING 1/3", "STRING 1/2", "DCA 1/2", "DCA 1/4")
-METHODS_OF_D: Sequence[str] = (PLAIN, HALF, DCA, DCA_QUARTER)
-METHODS_OF_N: Sequence[str] = (PLAIN, DCA_QUARTER)
+METHODS_OF_D = (PLAIN, HALF, DCA, DCA_QUARTER)
+METHODS_OF_N = (PLAIN, DCA_QUARTER)
 
 
 class StagePlan(NamedTuple):
@@ -31,7 +31,7 @@ class StagePlan(NamedTuple):
     Seeds are taken in order until `n_seeds` have been used. If `needs_retrieval`, a base model that has not acquired
     retrieval is continued for 2,000,000 tokens, up to MOST_BASES; a seed whose last one has not is recorded, not used.
     Branches are tested under `methods`, in prompts that fill the window and in those of `prompts` by branch (default:
-    six lengths for each), and in natural text if `has_natural_tests`.
+    six lengths for each).
     """
 
     bases: str
@@ -46,7 +46,6 @@ class StagePlan(NamedTuple):
     has_fresh_documents: bool = False
     methods: Sequence[str] = METHODS
     prompts: dict[str, list[int]] | None = None
-    has_natural_tests: bool = False
 
 
 PLAN = read_yaml(Path(__file__).with_name("stages.yaml"))
@@ -102,50 +101,32 @@ def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[
         own: Settings = {"start.path": str(base.path), "train.tokens": stage.tokens, **settings}
         if stage.has_fresh_documents:
             own["data.tokenizer"] = {"method": "file", "path": str(base.path), "eos": "<eos>"}
-            if "text" not in settings:
-                own["data.corpus.seed"] = seed + FRESH_SEED
+            own["data.corpus.seed"] = seed + FRESH_SEED
         runs.append(plan_run(f"{name}-{seed}-{branch}", seed + BRANCH_SEED, own, seed, folder))
     return runs
 
 
 def plan_run(name: str, run_seed: int, settings: Settings, seed: int, folder: Path) -> PlannedRun:
-    """Plan a run on the generated documents of a seed, or on its text that is read from a file."""
-    data: Settings = {**PLAN["groups"]["long_text"], "data.corpus.seed": seed}
-    if "text" in settings:
-        place = text_folder(folder, seed)
-        data = {
-            "data.corpus": {"name": "text", "path": str(place / f"{settings['text']}.jsonl")},
-            "data.tokenizer": {"method": "file", "path": str(place), "eos": "<eos>"},
-            "probe.haystack": str(place / "haystack.txt"),
-            "probe.answer_budget": 64,  # four numbers of six digits
-        }
-    own = {"run.name": name.replace(" ", "_"), "run.folder": str(folder), "run.seed": run_seed, **settings}
-    own.pop("text", None)
-    return plan_command(["lab.fit", "configs/cpu_short.yaml"], {**PLAN["groups"]["common"], **data, **own}, {})
+    """Plan a run on the generated documents of a seed."""
+    groups = PLAN["groups"]
+    own = {"run.name": name.replace(" ", "_"), "run.folder": str(folder), "run.seed": run_seed}
+    settings = {**groups["common"], **groups["long_text"], "data.corpus.seed": seed, **own, **settings}
+    return plan_command(["lab.fit", "configs/cpu_short.yaml"], settings, {})
 
 
-def text_folder(folder: Path, seed: int) -> Path:
-    """Return the folder of the texts of L, N and far."""
-    return folder / "texts" / str(seed)
-
-
-def evaluation_options(name: str, run: PlannedRun, text: str | None = None) -> list[str]:
-    """Write the options of eval.distance for a run: prompts of the seed's own, in generated or in natural text."""
-    # Branches and continuations add multiples of BRANCH_SEED, so that all runs of a seed get the same prompts.
-    seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
+def evaluation_options(name: str, run: PlannedRun) -> list[str]:
+    """Write the options of eval.distance for a run: prompts of the seed's own."""
     stage, window = STAGES[name], run.experiment.data.window
     # The prompt has 16 tokens beyond the largest distance.
     options = [format_option("distances", [distance for distance in DISTANCES if distance <= window - 16])]
-    methods, tests, lengths = METHODS_OF_N, 12, []
-    if text is None:
-        methods, tests, lengths = stage.methods, 24, [128, 192, 256, 384, 512, 768]
-        if stage.prompts is not None:
-            lengths = stage.prompts.get(run.path.name.split("-", 2)[2].replace("_", " "), [])
+    lengths = [128, 192, 256, 384, 512, 768]
+    if stage.prompts is not None:
+        lengths = stage.prompts.get(run.path.name.split("-", 2)[2].replace("_", " "), [])
     if prompts := [length for length in lengths if length < window]:
         options.append(format_option("prompts", prompts))
-    options += [f"--distance={methods_at(window)[method]}" for method in methods]
-    # Runs on a text file have no generator, whose numbers have three digits.
-    return [*options, f"--tests={tests}", "--digits=3", "--batch=24", seed]
+    options += [f"--distance={methods_at(window)[method]}" for method in stage.methods]
+    # Branches and continuations add multiples of BRANCH_SEED, so that all runs of a seed get the same prompts.
+    return [*options, "--tests=24", "--digits=3", "--batch=24", f"--seed={run.experiment.run.seed % BRANCH_SEED}"]
 
 
 def methods_at(window: int) -> dict[str, str]:

@@ -50,9 +50,10 @@ def list_run_nodes(runs: Sequence[PlannedRun], jobs: int) -> list[Node]:
     """List the nodes that train runs, `jobs` at once."""
     nodes = []
     for planned in runs:
+        settings = " ".join(f"{key}={value}" for key, value in planned.swept.items())
         nodes.append(
             Node(
-                name=" ".join([f"{planned.path.name} ", *(f"{key}={value}" for key, value in planned.swept.items())]),
+                name=f"{planned.path.name}  {settings}",
                 command=planned.command(jobs),
                 is_finished=partial(is_trained, planned.experiment),
                 output=planned.path / "sweep.log",

@@ -131,7 +131,7 @@ def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_
     monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
     trained = []
 
-    def train(name, runs, jobs, haystacks=None):
+    def train(name, runs, jobs):
         for run in runs:
             trained.append(run.path.name)
             late = {"W-12-base", "W-12-base_2"}
