@@ -4,8 +4,8 @@ A base model is trained with a corpus, first weights and prompts of its own seed
 with fresh moments of AdamW, in an order of the text that they share, with a schedule of their own. All compute in
 bfloat16, attention in float32, with one thread.
 
-Branches of D and of the sizes read documents of another seed than the base model's. Stages whose text is not the
-generator's, S2, L, N and far, and the tests in natural text are at commit fbd5e937.
+Branches of D and of the sizes read documents of another seed than the base model's. Stages with texts of their own (S2,
+L, N and far) and the tests in natural text are at commit fbd5e937.
 """
 
 from collections.abc import Sequence
