@@ -19,8 +19,8 @@ Prints a table. harness-NAME-HASH.jsonl gets a line for each task, metric and fi
 exact where every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the
 quantile of Student's t. A note counts the contexts that were too long.
 
-The file has every test too, with its answer and score, and the finished requests. The same command never runs them
-again, and continues after Ctrl-C (exit status 75).
+The file has every test too, with its answer and score. harness-NAME-HASH_rank0.db, the harness's own cache, has the
+finished requests. The same command never runs them again, and continues after Ctrl-C (exit status 75).
 """
 
 import hashlib
@@ -42,8 +42,8 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, run
-from eval.engine.text import Column, columns_text, limits, to_jsonable
-from eval.harness.model import StoredRequests, Truncate, harness_model
+from eval.engine.text import limits, to_jsonable
+from eval.harness.model import Truncate, harness_model
 from lab.core import schema
 from lab.core.command import start
 from lab.core.errors import ConfigError, MissingPackage, first_line
@@ -79,6 +79,10 @@ class Harness(run.Measure):
     kind = "harness"
     options: HarnessOptions
     named_by = ("protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
+    columns = (
+        *((name, name, "") for name in ("task", "metric", "filter", "fewshot")),
+        *(("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")),
+    )
 
     def prepare(self) -> None:
         """Build the harness's model, and load all tasks and their data before time is spent on any of them."""
@@ -107,14 +111,13 @@ class Harness(run.Measure):
             "seed": options.seed,
         }
         store = self.open_store(**{name: shared[name] for name in ("length", "truncate", "chat")})
-        self.model.stored = StoredRequests(store)
-        self.model.set_cache_hook(self.model.stored)
         try:
             with redirect_stdout(sys.stderr):
                 scores: Row = simple_evaluate(
                     model=self.model,
                     tasks=self.tasks,
                     task_manager=self.manager,
+                    use_cache=str(store.path.with_suffix("")),  # finished requests
                     bootstrap_iters=1000,
                     random_seed=options.seed,
                     numpy_random_seed=options.seed,
@@ -143,9 +146,7 @@ class Harness(run.Measure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""
         head = f"{rows[0]['protocol']}, texts of at most {rows[0]['length']:,} tokens"
-        columns: list[Column] = [(name, name, "") for name in ("task", "metric", "filter", "fewshot")]
-        columns += [("n", "n", ","), ("score", "score", ".4f"), ("95% interval", lambda row: limits(row, ".4f"), "")]
-        lines = [head, "", columns_text(rows, columns)]
+        lines = [head, "", super().text(rows)]
         if self.model.cut:
             part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
             lines.append(
@@ -213,7 +214,6 @@ def read_scores(results: Row) -> Iterator[Row]:
                 **shared,
                 "metric": metric,
                 "filter": filtered,
-                "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
                 "score": to_number(score),
                 **limit_score(to_number(score), scores, to_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }

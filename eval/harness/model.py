@@ -10,8 +10,7 @@ The harness asks it for logits, and for greedy answers. In addition to `hf`:
 - prompts are not padded: those of one length are answered side by side, as distance methods need.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,57 +23,13 @@ from torch.nn.utils.rnn import pad_sequence
 from eval.engine import cases
 from eval.engine.subject import Subject
 from lab.core.errors import ConfigError, DataError
-from lab.core.types import Row
 from lab.data.tokenizer import check_ids, special_ends
 from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json, special_texts
-from lab.results.store import Store, short_hash
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]
-FILES = ("config", "generation_config")
-TOGETHER = 64  # results that are written at a time
 SPECIAL = 4  # special tokens, which have no text, within a stop string
-
-
-class StoredRequests:
-    """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.waiting: list[Row] = []
-
-    def add_partial(self, kind: str, arguments: Sequence[object], result: object) -> None:
-        """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({"cell": "requests", "test": hash_request(kind, arguments), "result": result})
-        if len(self.waiting) == TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        self.store.append(self.waiting)
-        self.waiting = []
-
-    def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[object]]) -> list[object]:
-        """Return the results of requests, and ask those that have none."""
-        stored = [self.store.tests["requests"].get(hash_request(kind, request.args)) for request in requests]
-        missing = [request for request, row in zip(requests, stored, strict=True) if row is None]
-        fresh: Iterator[object] = iter(())
-        if missing:
-            try:
-                fresh = iter(ask(missing))
-            finally:
-                # After Ctrl-C too, so that finished requests are not asked again.
-                self.flush()
-        results: list[object] = []
-        for row in stored:
-            result = next(fresh) if row is None else row["result"]
-            # JSON has lists alone: the harness's pairs of a number and a flag are tuples.
-            results.append(tuple(result) if isinstance(result, list) else result)
-        return results
-
-
-def hash_request(kind: str, arguments: Sequence[object]) -> str:
-    return short_hash(json.dumps([kind, *arguments]), 16)
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
@@ -84,21 +39,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, options.template(subject))
     window = options.max_length or subject.model.train_len
 
-    def ask_once(kind: str) -> Any:
-        """Ask only the requests that are not stored."""
-
-        def ask(self: Any, requests: Sequence[Any], **kwargs: Any) -> list[Any]:
-            harness = partial(getattr(HFLM, kind), self, **kwargs)
-            return harness(requests) if self.stored is None else self.stored.answers(kind, requests, harness)
-
-        return ask
-
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""
 
         cut = 0  # contexts that were too long
-        stored: StoredRequests | None = None
-        loglikelihood, generate_until = map(ask_once, ("loglikelihood", "generate_until"))
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(
@@ -128,7 +72,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             # The harness itself puts the token that begins a document before the window: `hf` would add a second one.
             self.add_bos_token: bool | None = False
             try:
-                return ask_once("loglikelihood_rolling")(self, requests, **kwargs)
+                return super().loglikelihood_rolling(requests, **kwargs)
             finally:
                 self.add_bos_token = None
 
@@ -141,17 +85,12 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
-            errors = []
             # Settings of a task that change no greedy answer.
             allowed = {"do_sample": (None, False), "num_beams": (None, 1)}
             for name, value in settings.items():
                 if name not in ("temperature", "top_p", "top_k") and value not in allowed.get(name, ()):
-                    errors.append(
-                        f"generation_kwargs.{name}={value}: answers are greedy; remove it from the task, or set "
-                        "do_sample: false"
-                    )
-            if errors:
-                raise ConfigError(*errors)
+                    fix = "remove it from the task, or set do_sample: false"
+                    raise ConfigError(f"generation_kwargs.{name}={value}: answers are greedy; {fix}")
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             # The harness pads on the left: the last n tokens are the prompt. Distance methods need unpadded rows.
             for n in lengths.unique().tolist():
@@ -212,11 +151,9 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
 
     # The run's own token comes first: it is the one that the harness takes for the end of a text.
     stop_ids: Ids = [] if subject.stop_id is None else [subject.stop_id]
-    for name in FILES:
+    for name in ("config", "generation_config"):
         listed = read_json(folder / f"{name}.json").get("eos_token_id")
-        if isinstance(listed, int):
-            listed = [listed]
-        stop_ids += listed or []
+        stop_ids += [listed] if isinstance(listed, int) else listed or []
     stop_ids = list(dict.fromkeys(stop_ids))
     prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:

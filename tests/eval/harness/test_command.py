@@ -11,13 +11,14 @@ from tokenizers import Tokenizer
 from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import limit_score, main
-from eval.harness.model import StoredRequests
 from lab.results.store import Store
 from tests.eval.commands import lines_of, runner
 from tests.eval.commands import rows_in as read_lines
 from tests.forked import ROOT
 
 pytest.importorskip("lm_eval")
+from lm_eval.api.model import CacheHook
+
 pytestmark = pytest.mark.usefixtures("harness_files")
 TASKS = ROOT / "tests/eval/harness_tasks"
 OWN = (f"--include_path={TASKS}",)
@@ -52,7 +53,7 @@ def passes(monkeypatch):
 @pytest.mark.parametrize("task", ["lab_choice", "lab_answer"])
 def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run, passes, monkeypatch, task):
     words = [run_folder, f"--tasks={task}", *OWN, "--batch=1", "-o", tmp_path]
-    add, kept = StoredRequests.add_partial, []
+    add, kept = CacheHook.add_partial, []
 
     def add_and_stop(self, kind, arguments, value):
         if len(kept) == 3:
@@ -61,7 +62,7 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
         add(self, kind, arguments, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoredRequests, "add_partial", add_and_stop)
+        patch.setattr(CacheHook, "add_partial", add_and_stop)
         status, _, err = run(*words)
     assert status == 75
     assert "stopped; the same command continues" in err
