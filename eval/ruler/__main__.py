@@ -29,7 +29,7 @@ from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.engine.text import to_text
 from eval.ruler.sources import STANDIN, Turn, name_source, read_sources
-from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, wilson_interval
+from eval.ruler.tasks import LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, wilson_interval
 from lab.core.command import Bar, show, start
 from lab.core.errors import suggest
 from lab.core.schema import Length, PathText, Tests
@@ -82,7 +82,7 @@ class RulerOptions(ChatOptions):
     def selected_tasks(self) -> list[Task]:
         """The tasks that are named, or all that have their files."""
         names = self.tasks or [name for name in TASKS if name not in self.without_file]
-        return [task for task in ALL if task.name in names]
+        return [task for name, task in TASKS.items() if name in names]
 
 
 class Ruler(Measure):
@@ -107,7 +107,7 @@ class Ruler(Measure):
             least = task.least_budget(self.writer, self.sources)
             self.budgets[task] = max(options.answer_budget or task.budget, least)
             for index in range(options.tests):
-                task.draft(self.writer, self.sources, self.turn(task, self.lengths[0], index))
+                task.draft(self.turn(task, self.lengths[0], index))
             # The longest tests may use up a source.
             self.case(task, self.lengths[-1], 0)
         if options.tasks is None and options.without_file:
@@ -115,10 +115,10 @@ class Ruler(Measure):
             show(f"no file of questions: {needed} not run: {len(options.selected_tasks)} tasks", error=True)
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
-        return task.turn(length, self.budgets[task], self.options.seed, index)
+        return task.turn(self.writer, self.sources, length, self.budgets[task], self.options.seed, index)
 
     def case(self, task: Task, length: int, index: int) -> TextCase:
-        return task.case(self.writer, self.sources, self.turn(task, length, index))
+        return task.case(self.turn(task, length, index))
 
     def cells(self) -> Iterator[Cell]:
         """List the tasks at each length."""
@@ -140,20 +140,15 @@ class Ruler(Measure):
                 }
                 yield Cell(row, self.options.tests, length, f"{task.name} at {length:,}")
 
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+    def measure(self, cell: Cell) -> Row:
         """Run the tests of one task at one length: their mean score in percent, and its interval."""
         task = TASKS[cell.row["task"]]
-        length = cell.row["length"]
-        outcome = self.ask(
-            cell,
-            partial(self.case, task, length),
-            budget=self.budgets[task],
-            judge=task.score_answer,
-        )
+        case = partial(self.case, task, cell.tokens)
+        outcome = self.ask(cell, case, budget=self.budgets[task], judge=task.score_answer)
         scores = [float(record["score"]) for record in outcome.records]
         low, high = wilson_interval(scores)
         score = 100 * (sum(scores) / len(scores))
-        return {"score": score, "low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}, outcome.records
+        return {"score": score, "low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}
 
     def rows(self) -> Iterator[Row]:
         """Measure each checkpoint, and average over them."""

@@ -116,17 +116,23 @@ def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int])
 
 
 class Turn(NamedTuple):
-    """The index of a test and its maximum length.
+    """The index of a test, what it is made of, and its maximum length.
 
-    Units: `length`, `budget`, of the answer, and `room`, for all else, in tokens.
+    Units: `length` and `budget`, of the answer, in tokens.
     """
 
+    writer: Writer
+    sources: Sources
     length: int
     budget: int
-    room: int
     seed: int
     test: int
     rng: np.random.Generator
+
+    @property
+    def room(self) -> int:
+        """Tokens for all but the answer."""
+        return self.length - self.budget
 
 
 class Questions(NamedTuple):
@@ -137,12 +143,12 @@ class Questions(NamedTuple):
     field: str
 
 
-def questions(_: Writer, sources: Sources, turn: Turn, *, file: str) -> Draft:
+def questions(turn: Turn, *, file: str) -> Draft:
     """Take the turn's question of a file in the order that the seed gives. Reject more tests than questions.
 
     Near documents come before those of other questions.
     """
-    entries, documents, field = sources[file]
+    entries, documents, field = turn.sources[file]
     if turn.test >= len(entries):
         raise ConfigError(f"{field}: has {len(entries)} questions; lower --tests to that")
     # One order for all tests of a seed, so that no question is asked two times.

@@ -35,7 +35,7 @@ LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
 VERSION = 2  # of the cases; raised with every change to them, so that old results are not reused
 CONTROL = re.compile(r"[\x00-\x1f]")
 
-Family = Callable[[Writer, Sources, Turn], Draft]  # draws all that does not depend on the length
+Family = Callable[[Turn], Draft]  # draws all that does not depend on the length
 
 
 def all_parts(answer: str, expected: Sequence[str]) -> float:
@@ -60,34 +60,34 @@ class Task:
     score: Score = all_parts
     source: str | None = None
 
-    def draft(self, writer: Writer, sources: Sources, turn: Turn) -> Draft:
+    def draft(self, turn: Turn) -> Draft:
         """Sample all of a case but the length of its haystack. Reject a length without room."""
-        draft = self.family(writer, sources, turn)
-        writer.check_spelling(draft.answers, self.score)
-        least = writer.count(draft.compose(draft.least)) + turn.budget
+        draft = self.family(turn)
+        turn.writer.check_spelling(draft.answers, self.score)
+        least = turn.writer.count(draft.compose(draft.least)) + turn.budget
         if least > turn.length:
             rule = f"too short for test {turn.test} of {self.name} with its answer"
             raise ConfigError(f"--lengths={turn.length}: {rule}; use {least} or more, or leave the task out")
         return draft
 
-    def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
+    def case(self, turn: Turn) -> TextCase:
         """Sample a test of at most its length in tokens, answer included."""
-        return finish(self.draft(writer, sources, turn), writer, turn.length, turn.budget)
+        return finish(self.draft(turn), turn.writer, turn.length, turn.budget)
 
     def score_answer(self, drawn: TextCase, answer: str) -> Row:
         score = self.score(CONTROL.sub("\n", answer.strip()).strip(), drawn.answers)
         return {"expected": list(drawn.answers), "answer": answer, "score": score}
 
-    def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
+    def turn(self, writer: Writer, sources: Sources, length: int, budget: int, seed: int, index: int) -> Turn:
         # A checksum in place of hash(), which differs in every process.
         rng = np.random.default_rng([seed, zlib.crc32(self.name.encode()), index])
-        return Turn(length, budget, length - budget, seed, index, rng)
+        return Turn(writer, sources, length, budget, seed, index, rng)
 
     def least_budget(self, writer: Writer, sources: Sources) -> int:
         """Count the tokens of the longest of 32 answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
-        drafts = (self.family(writer, sources, self.turn(0, 0, 0, index)) for index in range(32))
+        drafts = (self.family(self.turn(writer, sources, 0, 0, 0, index)) for index in range(32))
         return max(len(writer.spell(draft.answers)) for draft in drafts)
 
 

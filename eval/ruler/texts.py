@@ -55,9 +55,9 @@ import numpy as np
 from scipy.special import zeta
 
 from eval.engine import random_words
-from eval.engine.cases import NOISE, Draft, Writer, fit_units
+from eval.engine.cases import NOISE, Draft, fit_units
 from eval.engine.random_words import Distinct, english, sample_letters, sample_made_up
-from eval.ruler.sources import SENTENCE_END, Sources, Turn, insert, running_text, shuffled
+from eval.ruler.sources import SENTENCE_END, Turn, insert, running_text, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0). The marks
 # \x02 and \x03 are where a chat's question begins and where its answer does (eval/engine/cases.py).
@@ -89,8 +89,6 @@ Chain = tuple[list[str], int, list[float]]  # names of variables, their value, a
 
 
 def needles(
-    writer: Writer,
-    sources: Sources,
     turn: Turn,
     *,
     haystack: Haystack,
@@ -113,7 +111,7 @@ def needles(
     if haystack != "essays":
         depths = sorted(rng.random(len(pairs)).tolist())
     asked = [key_words.words[k] for k in rng.choice(keys, queries, replace=False)]
-    text, most = running_text(sources["essays"], rng)
+    text, most = running_text(turn.sources["essays"], rng)
     others = Distinct(lambda: NEEDLE.format(kind=value_kind, key=key_words.next(), value=drawn.next()))
 
     def prompt(units: int) -> str:
@@ -125,7 +123,8 @@ def needles(
         else:
             pieces = SENTENCE_END.split(text(units))
             between = " "
-        return ask(hide(pieces, planted, depths, between), asked, value_kind, several=queries * values > 1)
+        context = between.join(insert(pieces, planted, [int(depth * len(pieces)) for depth in depths]))
+        return ask(context, asked, value_kind, several=queries * values > 1)
 
     answers: list[str] = []
     for query in asked:
@@ -140,11 +139,6 @@ def needles(
         most=most,
         exhausted=f"--haystack: {most} words are too short a haystack for length={{length}}; give a longer text",
     )
-
-
-def hide(pieces: Sequence[str], planted: Sequence[str], depths: Sequence[float], between: str) -> str:
-    """Put needles between the lines or sentences of a haystack; `between` joins all."""
-    return between.join(insert(pieces, planted, [int(depth * len(pieces)) for depth in depths]))
 
 
 def ask(context: str, asked: Sequence[str], kind: Kind, *, several: bool) -> str:
@@ -182,7 +176,7 @@ def trace(chain: Chain, sentences: int) -> str:
     return TRACING.format(context=context, query=value, n=len(names))
 
 
-def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
+def tracing(turn: Turn) -> Draft:
     """Sample names, a value and places; write an example with its answer where it takes at most half of the room."""
     example = sample_chain(turn.rng, 3)
     chain = sample_chain(turn.rng, 5, taken=example[0])
@@ -190,11 +184,12 @@ def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     def solved(sentences: int) -> str:
         return f"{trace(example, sentences)} {' '.join(example[0])}\n\n"
 
+    count = turn.writer.count
     worked = ""
     most = min(EXAMPLE_TOKENS, turn.room // 2)
-    if writer.count(solved(LEAST)) <= most:
-        worked = solved(fit_units(lambda sentences: writer.count(solved(sentences)), most, LEAST))
-        if writer.count(worked + trace(chain, LEAST)) > turn.room:
+    if count(solved(LEAST)) <= most:
+        worked = solved(fit_units(lambda sentences: count(solved(sentences)), most, LEAST))
+        if count(worked + trace(chain, LEAST)) > turn.room:
             worked = ""
     return Draft(compose=lambda sentences: worked + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))
 
@@ -221,13 +216,13 @@ DOTS = "..."
 ASKED = 3
 
 
-def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
+def common_words(turn: Turn) -> Draft:
     """Sample the words and their order."""
     # Repeats of common and of other words, in the test and in the example, and the example's words.
     repeats, example_repeats, n_example = (6, 1), (3, 1), 20
     if turn.length >= LONG:
         repeats, example_repeats, n_example = (30, 3), (10, 3), 40
-    pool = sources["words"] or [*itertools.chain(*english().values())]
+    pool = turn.sources["words"] or [*itertools.chain(*english().values())]
     words = Distinct(partial(sample_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
     example_words = words.words[:n_example]
@@ -238,7 +233,7 @@ def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
         listed = words.first(ALL_EXAMPLE_WORDS + COMMON + others)[ALL_EXAMPLE_WORDS:]
         return list_words(listed, COMMON, *repeats, orders[1])
 
-    if writer.count(example + main(COMMON)) > turn.room:
+    if turn.writer.count(example + main(COMMON)) > turn.room:
         example = ""
     answers = tuple(words.words[ALL_EXAMPLE_WORDS : ALL_EXAMPLE_WORDS + COMMON])
     return Draft(compose=lambda others: example + main(others), least=COMMON, answers=answers)
@@ -259,7 +254,7 @@ def number_words(words: Sequence[str]) -> str:
     return " ".join([f"{number}. {word}" for number, word in enumerate(words, start=1)])
 
 
-def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
+def frequent_words(turn: Turn) -> Draft:
     """Sample the coded words and their order."""
     ranks = max(ASKED + 2, turn.length // TOKENS_PER_WORD)
     coded = Distinct(partial(sample_letters, turn.rng, string.ascii_lowercase, CODED))

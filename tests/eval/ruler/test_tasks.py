@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from eval.engine.cases import Writer
 from eval.ruler import texts
-from eval.ruler.sources import DOCUMENT, QUESTION, name_source, read_sources
+from eval.ruler.sources import DOCUMENT, QUESTION, insert, name_source, read_sources
 from eval.ruler.tasks import ALL, TASKS
-from eval.ruler.texts import NEEDLE, ask, hide, trace
+from eval.ruler.texts import NEEDLE, ask, trace
 from lab.core.errors import LabError, MissingPackage
 from tests.eval.ruler.oracle import documents, listed, needles, solve
 
@@ -58,7 +58,7 @@ def writer(request):
 
 def case_of(writer, sources, name, length, index=0, seed=3):
     task = TASKS[name]
-    return task.case(writer, sources, task.turn(length, task.budget, seed, index))
+    return task.case(task.turn(writer, sources, length, task.budget, seed, index))
 
 
 def test_budgets_and_scores_are_those_of_ruler():
@@ -107,7 +107,7 @@ def test_noise_is_laid_as_by_the_official_generator():
     tracing = trace((names, 25795, shares), 40 * 5)
     assert hashlib.sha256(tracing.translate(MARKS).encode()).hexdigest()[:16] == "fa4d6b98ec9fa586"
     needle = NEEDLE.format(kind="numbers", key="tenuous-thirst", value="2867825")
-    context = hide([NOISE] * 40, [needle], [1.5 / 40], "\n")
+    context = "\n".join(insert([NOISE] * 40, [needle], [1]))
     text = ask(context, ["tenuous-thirst"], "numbers", several=False)
     assert hashlib.sha256(text.translate(MARKS).encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
 
@@ -235,8 +235,8 @@ def test_a_prompt_fills_its_length_and_has_the_same_answers_at_every_length(writ
         elif task.name == "fwe":
             assert room - writer.count(" ...") < len(case.prompt_ids) <= room
         else:
-            turn = task.turn(length, task.budget, 0, index)
-            draft = task.draft(writer, sources, turn)
+            turn = task.turn(writer, sources, length, task.budget, 0, index)
+            draft = task.draft(turn)
             units = len({*listed(case.prompt)}) - 10 if task.name == "cwe" else len(documents(case.prompt))
             assert draft.compose(units).translate(MARKS) == case.prompt
             assert len(case.prompt_ids) <= room < writer.count(draft.compose(units + 1))
