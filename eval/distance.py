@@ -37,14 +37,14 @@ from typing import Any
 
 from eval.engine import methods, needles, run
 from eval.engine.text import columns_text, limits, pivot, to_text
-from lab.core.chart import Axis, Rule, concat, facet, layer, plot_heat, plot_lines
+from lab.core.chart import Axis, Rule, concat, facet, plot_heat, plot_lines
 from lab.core.command import Bar, start
 from lab.core.errors import ConfigError
 from lab.core.schema import Length, Share, Tests
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.measuring import reach_record
-from lab.probe.reach import classify_reach, fit_reach, format_limits
+from lab.probe.reach import format_limits
 
 X_TITLE = "distance of the number (tokens)"
 
@@ -77,17 +77,12 @@ class FoundByDistance(run.Measure):
         options, model = self.options, self.subject.model
         window = options.window or model.train_len
         self.probe = needles.one_number_probe(self.subject, options, window)
-        self.methods = []
-        for word in self.request.distances:
-            self.methods.append(methods.read_distance(word, min(window, model.train_len), window))
-        self.methods = self.methods or [model.decoder.distance]
-        self.probes = [self.probe]
-        for length in sorted({*(options.prompts or ())} - {window}):
-            self.probes.append(self.build_probe(length))
+        read = partial(methods.read_distance, train_len=min(window, model.train_len), length=window)
+        self.methods = [*map(read, self.request.distances)] or [model.decoder.distance]
+        self.probes = [self.probe, *map(self.build_probe, sorted({*(options.prompts or ())} - {window}))]
         # A model rejects a method that it cannot run when it is set: here, before time is spent on others.
         for method in self.methods:
             model.decoder.distance = method
-        self.fits: list[Row] = []
 
     def build_probe(self, length: int) -> DistanceProbe:
         """Build the tests of another prompt length, at the window's distances for which it has room.
@@ -130,8 +125,6 @@ class FoundByDistance(run.Measure):
             threshold = probe.config.threshold
             reach = {"metric": "reach", "threshold": threshold, "confidence": CONFIDENCE, "n": probe.tests}
             rows.append({**about, **reach, **reach_record(results, threshold, counts)})
-            for result, share in zip(*fit_reach(results, threshold), strict=True):
-                self.fits.append({"distance": result.length, "score": share, "method": about["method"]})
         return finished.add(rows)
 
     def title(self) -> str:
@@ -176,7 +169,7 @@ class FoundByDistance(run.Measure):
         return sorted([*cells, *select(rows, "found_by_prompt")], key=lambda row: (-row["prompt"], row["distance"]))
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Plot accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
+        """Plot accuracies with limits; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
         shares = select(rows, "found_by_distance")
@@ -184,10 +177,9 @@ class FoundByDistance(run.Measure):
         # All panels name the methods in one order, which gives each method the same colour in all.
         names = list(dict.fromkeys(row["method"] for row in shares))
         plot = partial(plot_lines, x=Axis("distance", X_TITLE, limits=ends), series="method", names=names)
-        plot_share = partial(plot, y=Axis("score", "retrieval accuracy", limits=(0, 1), percent=True))
+        y = Axis("score", "retrieval accuracy", limits=(0, 1), percent=True)
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        points = plot_share(shares, limits=True, points=True, rules=rules, title=self.title())
-        panels: list[Any] = [layer(points, plot_share(self.fits, marks=False, legend=False))]
+        panels: list[Any] = [plot(shares, y=y, limits=True, rules=rules, title=self.title())]
         # A logarithmic axis has no 0, and a model of no run has no f.
         counted = [row for row in shares if row["f"]]
         if counted:
@@ -219,22 +211,18 @@ def reach_line(row: Row) -> str:
         >>> reach_line({**row, "reach": None, "reach_low": 120.0, "reach_high": None, "best_distance": 168})
         'reach not determined at threshold 0.8: fewer than half of the distances pass; best at 168 tokens'
     """
-    first = row["first_distance"]
+    reach, first, last = row["reach"], row["first_distance"], row["last_distance"]
     at = f"at threshold {row['threshold']:g}"
-    if row["reach"] is None:
-        line = f"reach not determined {at}, within {format_limits(row)}"
-        if row.get("best_distance"):
-            best = f"best at {row['best_distance']:,} tokens"
-            line = f"reach not determined {at}: fewer than half of the distances pass; {best}"
-        elif row["reach_high"] == first:
-            reasons = 'docs/install.md, "If it does not work", has reasons'
-            line = f"no reach {at}: fails at {first:,} tokens already; {reasons}"
-        return line
-    reach = f"{row['reach']:,.1f}"
-    if classify_reach(row["reach"], first, row["last_distance"]) == "end":
-        reach = f"{row['last_distance']:,}, the end,"
+    within = f"within {format_limits(row)}"
+    if best := row.get("best_distance"):
+        return f"reach not determined {at}: fewer than half of the distances pass; best at {best:,} tokens"
+    if reach is None and row["reach_high"] == first:
+        return f'no reach {at}: fails at {first:,} tokens already; docs/install.md, "If it does not work", has reasons'
+    if reach is None:
+        return f"reach not determined {at}, {within}"
+    text = f"{reach:,.1f}" if reach < last else f"{last:,}, the end,"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
-    line = f"reach {reach} {at}, within {format_limits(row)}; f {f}"
+    line = f"reach {text} {at}, {within}; f {f}"
     if row["dips"]:
         line += f"; dips below the threshold at {', '.join(map(str, row['dips']))} tokens"
     return line

@@ -107,7 +107,8 @@ class ByLength(needles.NeedleMeasure):
         rules.append(chart.Rule("y", summary["threshold"], f"threshold {summary['threshold']:g}"))
         if length := summary["effective_length"]:
             rules.append(chart.Rule("x", length, f"effective length {length:,}"))
-        return self.length_shares(curve, None, "share of tests passed", title=self.title(), rules=rules)
+        axes = chart.Axis("length", needles.X_TITLE), chart.Axis("score", "tests passed", limits=(0, 1), percent=True)
+        return chart.plot_lines(curve, *axes, limits=True, title=self.title(), rules=rules)
 
 
 class ByMethod(needles.NeedleMeasure):

@@ -18,7 +18,7 @@ import numpy as np
 from eval.engine.answers import share
 from eval.engine.needles import X_TITLE, NeedleMeasure
 from eval.engine.text import limits, pivot, to_text
-from lab.core.chart import Axis, concat, plot_heat
+from lab.core.chart import Axis, plot_heat
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.config import ProbeConfig
@@ -115,10 +115,9 @@ class ByDepth(NeedleMeasure):
         return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Plot the heat map, and below it each third's share of the failures with its limits."""
-        cells, missed = split(rows)
-        grid = plot_heat(
-            cells,
+        """Plot the heat map."""
+        return plot_heat(
+            split(rows)[0],
             Axis("length", X_TITLE),
             Axis("depth", "depth of the number"),
             "retrieval accuracy",
@@ -127,11 +126,6 @@ class ByDepth(NeedleMeasure):
             percent=True,
             rules=self.window_between(self.lengths),
         )
-        if not missed:
-            return grid
-        named = [{**row, "length": f"{row['length']:,}"} for row in missed]  # side by side at each length
-        thirds = self.length_shares(named, "third", "share of failures", points=True, names=THIRDS, height=110)
-        return concat(grid, thirds)
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

@@ -14,7 +14,6 @@ from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
 from lab.core import schema
-from lab.core.chart import Axis, plot_lines
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
 from lab.core.types import Row
@@ -193,11 +192,6 @@ class NeedleMeasure(run.Measure):
         """Open the bar of all tests."""
         self.bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return self.bar
-
-    def length_shares(self, rows: Sequence[Row], series: str | None, y_title: str, **options: Any) -> Any:
-        """Plot shares of tests with their limits over length."""
-        y = Axis("score", y_title, limits=(0, 1), percent=True)
-        return plot_lines(rows, Axis("length", X_TITLE), y, series, limits=True, **options)
 
     def title(self) -> str:
         return f"{super().title()}; protocol {self.config.protocol}, {self.config.tests} tests a length"

@@ -19,10 +19,10 @@ from importlib import resources
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import OF_RUNS, EvaluationSpec, Request, file_in, run_evaluation
+from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.text import RESULTS, Result
 from eval.report.figures import FIGURES, Figure
-from eval.report.frames import Runs, fold_accuracies, read_runs
+from eval.report.frames import Runs, read_runs
 from lab.analysis.conditions import define_names
 from lab.analysis.table import is_run, unpacked
 from lab.core.chart import altair, concat, save_chart, set_theme, words
@@ -40,7 +40,9 @@ class ReportOptions(Section):
 
 def make_report(request: Request) -> Result:
     """Read runs, and write the page or the picture; the rows are the runs."""
-    output = file_in(request.folder, "report.html", RESULTS)
+    output = request.folder or RESULTS
+    if not output.suffix:
+        output /= "report.html"
     with unpacked(request.positional) as places:
         runs = read_runs(places)
     names = list(runs.runs["run"])
@@ -76,7 +78,7 @@ def page_spec(figure: Figure) -> Row:
     if figure.zooms:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
-    spec: Row = set_theme(chart.properties(usermeta={"left": figure.left})).to_dict()
+    spec: Row = set_theme(chart).to_dict()
     # The page sets its own ground, light or dark.
     spec["config"].pop("background")
     return spec
@@ -103,11 +105,11 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
 
 def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     """Return the tables of the page by title."""
-    columns = ["condition", "run", "method", "reach", "low", "high", "g", "n"]
+    names, limits = ["condition", "run", "method"], ["low", "high"]
     return {
         "Runs at their last probe": runs.runs,
-        "Reach by position method, last probe": runs.reaches[columns],
-        "Retrieval accuracy by distance, last probe": fold_accuracies(runs.distances),
+        "Reach by position method, last probe": runs.reaches[[*names, "reach", *limits, "g", "n"]],
+        "Retrieval accuracy by distance, last probe": runs.distances[[*names, "distance", "score", *limits, "f", "n"]],
         "Every probe": runs.probes,
     }
 

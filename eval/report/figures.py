@@ -6,11 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
-
-from eval.report.frames import FEWEST_SEEDS, Runs, fold_accuracies, fold_reaches, fold_runs, list_outcomes
-from lab.core.chart import NAMES, Axis, Rule, facet, layer, plot_lines, words
-from lab.core.chart_style import MEAN, RUN
+from eval.report.frames import FEWEST_SEEDS, Runs, fold_runs, list_outcomes
+from lab.core.chart import Axis, Rule, facet, layer, plot_lines, words
+from lab.core.chart_style import RUN
+from lab.results.statistics import SHARES
 
 if TYPE_CHECKING:
     import altair as alt
@@ -21,62 +20,29 @@ BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the te
 
 
 class Figure(NamedTuple):
-    """One figure; `left` is the width of the y axis in pixels.
-
-    `zooms` is whether the reader can zoom it and make its x axis logarithmic.
-    """
+    """One figure; `zooms` is whether the reader can zoom it and make its x axis logarithmic."""
 
     title: str
     caption: str
     chart: alt.LayerChart | alt.FacetChart
     zooms: bool = False
-    left: int = 70
 
 
 def plot_over_tokens(runs: Runs, value: str, title: str) -> Figure | None:
     """Plot a measure against consumed tokens: runs as points, and the mean of a condition where none is censored."""
     results = runs.results[runs.results["metric"].str.startswith(words(value))].rename(columns={"score": value})
     rows = list_outcomes(results, value)
-    if not (rows["outcome"] == RUN).any():  # one bound for all, which the tables show
+    is_measured = rows["outcome"] == RUN
+    if not is_measured.any():  # one bound for all, which the tables show
         return None
-    by = ["condition", "probe"]
-    groups = fold_reaches(results, by, value).merge(rows.groupby(by, sort=False)["tokens"].mean().reset_index())
-    is_mean = groups["outcome"] == MEAN
-    points = pd.concat([rows[["condition", "run", "tokens", value, "outcome"]], groups[is_mean]])
-    # A line through the means stops where a run of the condition is censored: a gap, no false mean.
-    line = groups.drop_duplicates(by)[["condition", "tokens", value]]
-    line[value] = line[value].where(is_mean | ((groups["of"] == 1) & (groups["outcome"] == RUN)))
+    # A mean that includes a bound would be no estimate: the line has a gap there.
+    exact = rows.assign(**{value: rows[value].where(is_measured)}).groupby(["condition", "probe"], sort=False)
+    line = exact[["tokens", value]].mean(skipna=False).reset_index()
     axes = Axis("tokens", "consumed tokens"), Axis(value, f"{words(value)} (tokens)")
     plot = partial(plot_lines, x=axes[0], y=axes[1], series="condition", names=runs.conditions)
-    has_bands = len(runs.conditions) <= MOST_BANDS
-    chart = layer(plot(line, marks=False), plot(points, points=True, legend=False, limits=has_bands))
-    caption = f"Lines are means over seeds; bars are 95% limits, of {FEWEST_SEEDS} seeds or more."
-    return Figure(title, caption, chart, zooms=True)
-
-
-def plot_methods(runs: Runs) -> Figure | None:
-    """Plot reach under each position method (arXiv 2410.18745, Table 1), a chart for each condition."""
-    points = fold_reaches(runs.reaches, ["condition", "method"])
-    if points["method"].nunique() < 2:
-        return None
-    # The limits of a few seeds would stretch the axis far beyond the last distance.
-    points["high"] = points["high"].clip(upper=runs.reaches["last"].max() * 1.05)
-    axes = Axis("reach", "reach (tokens)"), Axis("method", "")
-    chart = plot_lines(
-        points,
-        *axes,
-        "condition",
-        points=True,
-        legend=False,
-        limits=True,
-        names=runs.conditions,
-        width=420,
-        height={"step": 16},
-    )
-    # Each condition has the rows of its own methods.
-    chart = facet(chart, "condition", columns=1).resolve_scale(y="independent")
-    caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
-    return Figure("Reach under each position method", caption, chart, left=NAMES)
+    points = rows[["condition", "run", "tokens", value, "outcome"]]
+    chart = layer(plot(line, marks=False), plot(points, points=True, legend=False))
+    return Figure(title, "Points are runs, lines are means over seeds.", chart, zooms=True)
 
 
 def plot_distances(runs: Runs) -> Figure | None:
@@ -84,21 +50,24 @@ def plot_distances(runs: Runs) -> Figure | None:
     rows = runs.distances
     if rows.empty:
         return None
-    accuracy = rows.groupby("method")["score"].mean()
-    best = {"plain", *accuracy.nlargest(7).index}
-    chosen = [name for name in runs.methods if name in best]
-    mean = fold_accuracies(rows[rows["method"].isin(chosen)])
-    has_bands = len(chosen) <= MOST_BANDS
+    names = [name for name in runs.methods if name in set(rows["method"])]
+    has_bands = len(names) <= MOST_BANDS
     caption = f"{LIMITS} The dashed level is the threshold."
     if has_bands:
         caption += BANDS
-    y = Axis("share", "retrieval accuracy", limits=(0, 1), percent=True)
-    plot = partial(plot_lines, mean, Axis("distance", "distance of the number (tokens)"), y, "method", names=chosen)
-    rules = [Rule("y", threshold) for threshold in runs.thresholds]
-    chart = facet(plot(limits=has_bands, rules=rules, width=240, height=160), "condition")
-    if len(accuracy) > len(chosen):
-        caption += f" The tables hold {len(accuracy) - len(chosen)} more methods, of lower accuracy."
-    return Figure("Retrieval accuracy by distance", caption, chart)
+    y = Axis("mean", "retrieval accuracy", limits=(0, 1), percent=True)
+    chart = plot_lines(
+        fold_runs(rows, ["condition", "method", "distance"], ends=SHARES),
+        Axis("distance", "distance of the number (tokens)"),
+        y,
+        "method",
+        names=names,
+        limits=has_bands,
+        rules=[Rule("y", threshold) for threshold in runs.thresholds],
+        width=240,
+        height=160,
+    )
+    return Figure("Retrieval accuracy by distance", caption, facet(chart, "condition"))
 
 
 def plot_frequency(runs: Runs) -> Figure | None:
@@ -109,8 +78,10 @@ def plot_frequency(runs: Runs) -> Figure | None:
         return None
     axes = Axis("distance", "distance (tokens)", log=True), Axis("per distance", log=True)
     chart = plot_lines(rows, *axes, "condition", names=runs.conditions, marks=False, width=380, height=240)
-    caption = "How often training used each relative position, and how many targets have their nearest evidence at each"
-    caption += " distance; means over seeds."
+    caption = (
+        "How often training used each relative position, and how many targets have their nearest evidence at each "
+        "distance; means over seeds."
+    )
     return Figure("Position frequency and demand", caption, facet(chart, "profile"))
 
 
@@ -123,8 +94,10 @@ def plot_loss(runs: Runs) -> Figure | None:
     axes = Axis("consumed_tokens"), Axis("loss", "loss (nats per token)")
     marks = bool(rows.groupby(by[:2])["loss"].size().eq(1).any())  # a line of one point would be invisible
     chart = plot_lines(rows, *axes, "condition", names=runs.conditions, marks=marks, width=380, height=240)
-    caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
-    caption += "; means over seeds."
+    caption = (
+        "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe; means "
+        "over seeds."
+    )
     return Figure("Loss", caption, facet(chart, "kind").resolve_scale(y="independent"), zooms=True)
 
 
@@ -146,7 +119,6 @@ FIGURES: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(plot_over_tokens, value="reach", title="Reach: the farthest one number is found at the threshold"),
     partial(plot_over_tokens, value="effective_length", title="Effective length: four needles at the threshold"),
     plot_loss,
-    plot_methods,
     plot_distances,
     partial(
         plot_means,

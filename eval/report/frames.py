@@ -16,9 +16,9 @@ from eval.engine.text import natural_key
 from lab.analysis.conditions import label_conditions, shorten_names
 from lab.analysis.run import Run, tabulate_probes
 from lab.analysis.table import check_runs, read_result_table
-from lab.core.chart_style import CENSORED, MEAN, RUN
+from lab.core.chart_style import CENSORED, RUN
 from lab.counts.saved import per_distance
-from lab.results.statistics import SHARES, mean_with_limits
+from lab.results.statistics import mean_with_limits
 
 PROFILE = ["profile", "distance", "per distance"]
 TESTS = ("digits", "prompt_tokens", "haystack", "seed")  # of one sample
@@ -68,9 +68,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
         return label(pd.concat(parts, ignore_index=True))
 
     def label(frame: pd.DataFrame) -> pd.DataFrame:
-        ranks = frame["run"].map([*labels].index)
         frame.insert(0, "condition", frame["run"].map(labels))
-        return frame.loc[ranks.sort_values(kind="stable").index].reset_index(drop=True)
+        return frame.sort_values("run", key=lambda runs: runs.map([*labels].index), kind="stable", ignore_index=True)
 
     results = table.rows[table.rows.measure.isin(["probe", "distance"])].drop(columns="condition")
     results["run"] = [Path(run).name for run in results.run]
@@ -132,8 +131,9 @@ def fold_runs(
     """Fold the runs of a condition: `mean` of a value, `count`, limits `low`, `high`; of one run those of its row."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     folds = groups.agg(mean=(value, "mean"), count=(value, "size")).reset_index()
-    limits = [limits_over_seeds(values.tolist(), ends)[1:] for _, values in groups[value]]
+    limits = [mean_with_limits(values.tolist(), ends=ends)[1:] for _, values in groups[value]]
     folds[["low", "high"]] = np.array(limits).reshape(-1, 2)
+    folds.loc[folds["count"] < FEWEST_SEEDS, ["low", "high"]] = math.nan
     for limit in {"low", "high"} & {*rows}:
         # One run has no limits over seeds; those of its own tests stand in for them.
         own = groups[limit].first().reset_index()[limit].astype(float)
@@ -141,45 +141,7 @@ def fold_runs(
     return folds
 
 
-def limits_over_seeds(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
-    """Return the mean over seeds, with limits where there are enough of them that differ."""
-    mean, low, high = mean_with_limits(values, ends=ends)
-    if len(values) < FEWEST_SEEDS:
-        low = high = math.nan
-    return mean, low, high
-
-
-def fold_accuracies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fold seeds: the mean accuracy with limits over seeds; of one run, the limits of its tests."""
-    by = ["condition", "method", "distance"]
-    mean = fold_runs(rows, by, ends=SHARES).rename(columns={"mean": "share", "count": "runs"})
-    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
-    f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
-    return mean.assign(f=f, tests=one["n"])
-
-
 def list_outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the tested runs: the outcome of each (lab.core.chart_style), and the value, a censored one at its bound."""
     filled = rows[value].astype(float).fillna(rows["first"].astype(float))
     return rows.assign(**{value: filled}, outcome=rows["censored"].map(CENSORED).fillna(RUN))[filled.notna()]
-
-
-def fold_reaches(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") -> pd.DataFrame:
-    """Fold the runs of each group into a point: their mean with limits; where a run is censored, a point for each run.
-
-    The limits of a group of one run are those of its tests, which end at the first and last distance. `runs` is how
-    many runs a point represents, `of` those of its group.
-    """
-    points = [pd.DataFrame(columns=[*by, value, "outcome", "low", "high", "runs", "of"])]
-    for _, group in list_outcomes(rows, value).groupby([*by], sort=False):
-        n = len(group)
-        about = group[[*by, value, "outcome"]].assign(low=np.nan, high=np.nan, runs=1, of=n)
-        # A mean that includes a bound would be no estimate of reach.
-        if n > 1 and (group["outcome"] == RUN).all():
-            mean, low, high = limits_over_seeds(group[value].tolist())
-            about = about[:1].assign(**{value: mean}, low=max(low, 0), high=high, runs=n, outcome=MEAN)
-        elif n == 1:
-            for limit, end in (("low", "first"), ("high", "last")):
-                about[limit] = group[limit].astype(float).fillna(group[end].astype(float))
-        points.append(about)
-    return pd.concat(points if len(points) == 1 else points[1:], ignore_index=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from lab.core import chart_style
-from lab.core.chart_style import BLUE, GREY, LINE, NAMES, TIPS, WRAPPED, Axis, Rule, altair, words
+from lab.core.chart_style import BLUE, GREY, LINE, TIPS, WRAPPED, Axis, Rule, altair, words
 from lab.core.errors import ConfigError
 from lab.core.files import write_atomic, writing
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart
 
-__all__ = ["GREY", "NAMES", "Axis", "Rule", "altair", "words"]
+__all__ = ["GREY", "Axis", "Rule", "altair", "words"]
 Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, object]]"
 
 
@@ -44,40 +44,29 @@ def plot_lines(
     title: str = "",
     color: str = BLUE,
     width: int = 480,
-    height: int | Mapping[str, int] = 280,
+    height: int = 280,
 ) -> alt.LayerChart:
     """Plot a line for each series, or its points alone; a row without x or y leaves a gap.
 
-    `limits` are the columns low and high: a band of a line, a bar of a point. Points may have names on one axis, x or
-    y, and are marked by their column outcome (chart_style.py) if any. `names` are the series in the order of their
-    colours. `marks` shows the points of lines. `height` is in pixels, or {"step": pixels} of a row with a name.
+    `limits` are the columns low and high: a band of a line, a bar of a point. Points are marked by their column outcome
+    (chart_style.py) if any. `names` are the series in the order of their colours. `marks` shows the points of lines.
+    `width` and `height` are in pixels.
     """
     import pandas as pd
 
     alt = altair()
     table = pd.DataFrame(rows)
     x_axis, y_axis = (chart_style.build_axis(side, table, axis) for side, axis in (("x", x), ("y", y)))
-    is_named = y_axis["shorthand"].endswith(":O")
     channels = [alt.ColorValue(color)]
-    colors = channels[:]
     if series is not None:
-        side: Literal["x", "y"] = "x" if is_named else "y"
-        channels = chart_style.build_series(table, series, names, side, points=points, listed=legend)
-        colors = channels[:1]
-        if x_axis["shorthand"].endswith(":O"):
-            offset = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
-            colors.append(offset)
-            channels.append(offset)
+        channels = chart_style.build_series(table, series, names, points=points, listed=legend)
     chart = alt.Chart()  # the rows are those of the outer chart, so that facets divide them
     mark, bars = chart.mark_line(point=marks, tooltip=TIPS), chart.mark_area(opacity=0.13, clip=True)
     if points:
         mark, bars = chart.mark_point(filled=True, tooltip=TIPS), chart.mark_rule(clip=True)
     layers = [mark.encode(x_axis, y_axis, *channels)]
     if limits:
-        ends = [x_axis, alt.Y("low:Q"), alt.Y2("high:Q")]
-        if is_named:
-            ends = [alt.X("low:Q"), alt.X2("high:Q"), y_axis]
-        layers.append(bars.encode(*ends, *colors))
+        layers.append(bars.encode(x_axis, alt.Y("low:Q"), alt.Y2("high:Q"), channels[0]))
     n_texts = 0  # of vertical rules; they are above the chart, one above the other
     for rule in rules:
         layers += chart_style.plot_rule(rule, n_texts)
@@ -135,7 +124,7 @@ def concat(*charts: Chart, columns: int = 1, title: str = "") -> alt.ConcatChart
     """Join charts, `columns` side by side, each with colours and legends of its own."""
     # Altair's default shares the scales of joined charts, which would give one series the colour of another.
     joined = altair().concat(*charts, columns=columns, title=title)
-    channels = ("color", "strokeDash", "shape", "xOffset")
+    channels = ("color", "strokeDash", "shape")
     return joined.resolve_scale(**dict.fromkeys(channels, "independent"))
 
 
@@ -151,7 +140,7 @@ def set_theme(chart: Chart) -> Chart:
         range={"category": palette},
         axis={**sizes, "titleFontWeight": "normal", "gridColor": "#eeeeee", "labelOverlap": "greedy"},
         axisX={"labelSeparation": 8},
-        axisDiscrete={"labelAngle": 0, "labelLimit": NAMES},
+        axisDiscrete={"labelAngle": 0, "labelLimit": 220},
         legend={**sizes, "orient": "bottom", "labelLimit": 420, "symbolLimit": 28, "symbolOpacity": 1},
         title={"fontSize": 13, "anchor": "start", "offset": LINE},
         view={"strokeWidth": 0},

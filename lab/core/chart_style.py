@@ -15,19 +15,12 @@ if TYPE_CHECKING:
 
 BLUE = "#0072b2"
 GREY = "#888888"
-MEAN, RUN = "mean, 95% limits", "one run"
-BEYOND, BELOW = "passes the last tested", "fails the first tested"
+RUN, BEYOND, BELOW = "one run", "passes the last tested", "fails the first tested"
 CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.probe.reach.classify_reach returns
-OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
-    MEAN: ("diamond", "diamond"),
-    RUN: ("circle", "circle"),
-    BEYOND: ("triangle-right", "triangle-up"),
-    BELOW: ("triangle-left", "triangle-down"),
-}
+OUTCOMES = {RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}  # of a reach that a point shows: its mark
 WRAPPED = "replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n')"  # two settings of a name a line
 TIPS = {"content": "data"}  # pointing at a mark shows its row
 LINE = 14  # pixels between two lines of text
-NAMES = 220  # pixels that a name on an axis may take
 
 
 class Rule(NamedTuple):
@@ -111,18 +104,11 @@ def build_axis(side: str, table: pd.DataFrame, axis: Axis | str, *, named: bool 
 
 
 def build_series(
-    table: pd.DataFrame,
-    series: str,
-    names: Sequence[str] | None,
-    side: Literal["x", "y"],
-    *,
-    points: bool,
-    listed: bool,
+    table: pd.DataFrame, series: str, names: Sequence[str] | None, *, points: bool, listed: bool
 ) -> list[SchemaBase]:
     """Give each series its colour and its dash or shape, which repeat after 8 and 5; numbers go light to dark.
 
-    Return the channels, the colour first. Points that have an outcome, a column of names of OUTCOMES, are marked by it,
-    on the axis of the side.
+    Return the channels, the colour first. Points that have an outcome, a column of names of OUTCOMES, are marked by it.
     """
     alt = altair()
     if is_numeric(table[series]):
@@ -141,7 +127,7 @@ def build_series(
         channels.append(alt.StrokeDash(f"{series}:N", scale=scale, legend=legend))
     elif "outcome" in table:
         outcomes = [name for name in OUTCOMES if name in set(table["outcome"])]
-        marks = alt.Scale(domain=outcomes, range=[OUTCOMES[name]["xy".index(side)] for name in outcomes])
+        marks = alt.Scale(domain=outcomes, range=[OUTCOMES[name] for name in outcomes])
         channels.append(alt.Shape("outcome:N", scale=marks, legend=alt.Legend(title=None, orient="top")))
     elif listed:
         channels.append(alt.Shape(f"{series}:N", scale=alt.Scale(domain=values), legend=legend))

@@ -3,57 +3,14 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from eval.report.figures import plot_frequency, plot_over_tokens
-from eval.report.frames import fold_reaches, limits_over_seeds, list_outcomes, read_runs
+from eval.report.frames import list_outcomes, read_runs
 from lab.core.chart import set_theme
-from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
+from lab.core.chart_style import BELOW, BEYOND, RUN
 from lab.counts.saved import F, G
-from tests.eval.report.fakes import evaluate, write_fake
-
-
-@pytest.fixture
-def seeds(tmp_path):
-    """Two seeds of one arm: the methods pass, fail, or pass everything in one or both."""
-    rows = [("plain", 50.0, 60.0), ("rerope(window=9)", None, 70.0), ("dca", None, None), ("self_extend", 90.0, 100.0)]
-    paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
-    about = {"metric": "reach", "reach_low": None, "reach_high": None, "dips": [], "n": 100}
-    about |= {"first_distance": 20, "last_distance": 100}
-    for seed, path in enumerate(paths):
-        evaluate(path, [{**about, "method": f"rope+{row[0]}", "reach": row[1 + seed]} for row in rows])
-    return paths
-
-
-def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
-    """Plain is measured in both; the others fail at 20 tokens or pass at 100 in one seed or both."""
-    rows = fold_reaches(read_runs(seeds).reaches, ["condition", "method"]).itertuples()
-    points = {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs, row.of) for row in rows}
-    rerope, extend = "rerope(window=9)", "self_extend"
-    one = {(rerope, BELOW): 20, (rerope, RUN): 70, ("dca", BELOW): 20, (extend, RUN): 90, (extend, BEYOND): 100}
-    assert set(points) == {("plain", MEAN), *one}
-    # limits of two seeds, 12.7062 * 7.0711 / sqrt(2) = 63.5 on both sides of their mean, would fill the figure
-    assert points["plain", MEAN] == pytest.approx((55, np.nan, np.nan, 2, 2), nan_ok=True)
-    # of three seeds with mean 2, s 1: half width 4.3027 / sqrt(3) = 2.4842
-    assert limits_over_seeds([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
-    for key, value in one.items():
-        assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
-    alone = fold_reaches(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
-    assert alone.loc["dca", ["reach", "low", "high", "outcome"]].tolist() == [20, 20, 100, BELOW]
-
-
-def test_a_lone_run_has_the_limits_of_its_own_effective_length():
-    ends = {"first": [64, 64], "last": [256, 256], "censored": [None, None]}
-    rows = {
-        "condition": ["a", "b"],
-        "effective_length": [128.0, 192.0],
-        "low": [96.0, 160.0],
-        "high": [160.0, None],
-        **ends,
-    }
-    points = fold_reaches(pd.DataFrame(rows), ["condition"], "effective_length")
-    assert points[["low", "high"]].values.tolist() == [[96, 160], [160, 256]]
+from tests.eval.report.fakes import write_fake
 
 
 def test_a_loss_curve_is_a_mean_over_parts_of_the_run_beside_the_held_out_loss(tmp_path):
@@ -76,12 +33,12 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     found = list_outcomes(reaches, "score")[["probe", "score", "outcome"]].values.tolist()
     assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
     spec = plot_over_tokens(runs, value="reach", title="Reach").chart.to_dict()
-    line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())
+    line, points = spec["datasets"].values()
     assert [row["reach"] for row in line] == [None, 50, None]
-    assert [row["reach"] for row in points if row["outcome"] == MEAN] == [50]
+    assert [row["reach"] for row in points] == [20, 40, 90, 30, 60, 100]
     shape = spec["layer"][1]["layer"][0]["encoding"]["shape"]["scale"]
     marks = dict(zip(shape["domain"], shape["range"], strict=True))
-    assert marks == {MEAN: "diamond", RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
+    assert marks == {RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
 
 
 def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_path):

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from eval.report.__main__ import main
-from eval.report.frames import fold_accuracies, read_runs
+from eval.report.frames import fold_runs, read_runs
+from lab.results.statistics import SHARES
 from lab.runs.folder import RunFolder
 from tests.eval.commands import check_faults, runner
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
@@ -45,11 +46,12 @@ def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp
     for k, score in enumerate((0.7, 0.8, 0.9)):
         write_fake(tmp_path / f"a{k}", seed=k, scores=(1.0, score))
     write_fake(tmp_path / "b", window=192, scores=(1.0, 0.4))
-    out = fold_accuracies(read_runs(sorted(tmp_path.iterdir())).distances).set_index(["condition", "distance"])
+    rows = read_runs(sorted(tmp_path.iterdir())).distances
+    out = fold_runs(rows, ["condition", "method", "distance"], ends=SHARES).set_index(["condition", "distance"])
     far = out.loc[("window of 128, n = 3", 100)]
     # mean .8; with 0 and 1: mean .68, s .3962, half width 2.7764 * .3962 / sqrt(5) = .4920
-    assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.18801, 1.0], abs=1e-4)
-    assert [far["runs"], far["tests"]] == [3, 300]
+    assert [far["mean"], far["low"], far["high"]] == pytest.approx([0.8, 0.18801, 1.0], abs=1e-4)
+    assert far["count"] == 3
     equal = out.loc[("window of 128, n = 3", 20)]  # 1 of all seeds
     assert equal["low"] == pytest.approx(0.8 - 2.7764 * 0.2, abs=1e-4)
     assert list(out.loc[("b", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
@@ -61,11 +63,11 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     page = tmp_path / "out" / "report.html"
     status, out, err = run([evil, *two_arms[1:], "-o", page], capsys)
     assert (status, err.strip()) == (0, "")
-    assert out.startswith("4 runs, 5 figures, ")
+    assert out.startswith("4 runs, 4 figures, ")
     assert out.count(str(page)) == 1
     text = page.read_text()
     specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
-    assert len(specs) == 5
+    assert len(specs) == 4
     markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not re.search(r"""\b(src|href)\s*=|url\(|@import|<script|<link""", markup)
     assert "<b>bold" not in text
