@@ -23,7 +23,7 @@ Prints a table. Adds a line for each test and for each length to lines-NAME-HASH
 there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -106,10 +106,8 @@ class LineRetrieval(run.Measure):
         answers.check_numbers(self.writer, DIGITS)
         # Names differ in their tokens, so that each test has a length of its own.
         fixed = max([len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests)])
-        window = self.subject.model.train_len
-        ends = (max(1, window // 4), window)
         what = f"line retrieval of {LEAST_LINES} lines"
-        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, BUDGET, ends)
+        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, BUDGET, self.subject)
 
     def case(self, index: int, lines: int) -> TextCase:
         return sample_record_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
@@ -128,7 +126,7 @@ class LineRetrieval(run.Measure):
         for length in self.lengths:
             yield run.Cell({**shared, "asked": length}, self.options.tests, length, f"{length:,} tokens")
 
-    def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
+    def measure(self, cell: run.Cell) -> Row:
         """Run the tests of one length, each with all lines that fit."""
 
         def fill_case(index: int) -> TextCase:
@@ -140,7 +138,7 @@ class LineRetrieval(run.Measure):
         row = answers.summarize(outcome)
         lines = [record["lines"] for record in outcome.records]
         length = row["prompt_tokens"]["most"] + BUDGET
-        return {"length": length, "lines": {"least": min(lines), "most": max(lines)}, **row}, outcome.records
+        return {"length": length, "lines": {"least": min(lines), "most": max(lines)}, **row}
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"

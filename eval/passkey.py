@@ -137,9 +137,8 @@ class Passkey(run.Measure):
         self.writer = cases.Writer(subject.tokenizer)
         answers.check_numbers(self.writer, self.digits, self.read)
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
-        window = subject.model.train_len
-        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
-        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), BUDGET, ends)
+        what = f"the {self.protocol} protocol"
+        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), BUDGET, subject, windows=2)
         n_tokens = self.lengths[-1] - BUDGET - fixed[0]
         needles.check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 
@@ -162,14 +161,14 @@ class Passkey(run.Measure):
             row = {**shared, "length": length, "depth": depth}
             yield run.Cell(row, tests, length, f"{length:,} tokens at {depth:.0%}")
 
-    def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
-        """Test one cell, a length and depth, and return its row and the row of each test."""
+    def measure(self, cell: run.Cell) -> Row:
+        """Test one cell, a length and depth."""
 
         def sample_case(index: int) -> cases.TextCase:
             return cases.finish(self.draft(index, cell.row["depth"]), self.writer, cell.tokens, BUDGET)
 
         outcome = self.ask(cell, sample_case, budget=BUDGET, judge=partial(answers.score_answer, read=self.read))
-        return answers.summarize(outcome), outcome.records
+        return answers.summarize(outcome)
 
     def title(self) -> str:
         return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"

@@ -129,23 +129,20 @@ class Perplexity(Measure):
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         # Nothing predicts the first token of a document, which has no loss.
-        self.bytes_per_token = None
-        sizes = [n_bytes[1:] for _, n_bytes in documents if n_bytes is not None]
-        if len(sizes) == len(documents):
-            self.bytes_per_token = float(np.concatenate(sizes).mean())
+        mean = float(np.concatenate([n_bytes[1:] for _, n_bytes in documents]).mean())
+        self.bytes_per_token = None if math.isnan(mean) else mean
 
     def join(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
-        parts = list(documents[:1])
-        for ids, n_bytes in documents[1:]:
-            parts.append((ids[len(self.before) :], None if n_bytes is None else n_bytes[len(self.before) :]))
-        joined = np.concatenate([np.empty(0, dtype=np.int64), *[ids for ids, _ in parts]])
+        begins = len(self.before)
+        parts = [*documents[:1], *((ids[begins:], n_bytes[begins:]) for ids, n_bytes in documents[1:])]
+        total = sum(len(ids) for ids, _ in parts)
         least = self.contexts[-1] + self.stride + 1
-        if len(joined) < least:
-            rule = f"whole windows of it need {least} tokens, and all documents together have {len(joined)}"
+        if total < least:
+            rule = f"whole windows of it need {least} tokens, and all documents together have {total}"
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
-        sizes = [n_bytes for _, n_bytes in parts if n_bytes is not None]
-        return [(joined, np.concatenate(sizes) if len(sizes) == len(parts) else None)]
+        ids, sizes = map(np.concatenate, zip(*parts, strict=True))
+        return [(ids, sizes)]
 
     def sample_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Sample documents that are long enough, in their order. Reject too few of them."""
@@ -181,7 +178,7 @@ class Perplexity(Measure):
             count = sum(len(list(cut(len(ids), context, self.stride))) for ids in self.documents)
             yield Cell(row, count, context, f"{context:,} tokens")
 
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+    def measure(self, cell: Cell) -> Row:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
         context = cell.tokens
         started = time.perf_counter()
@@ -194,7 +191,10 @@ class Perplexity(Measure):
             done=self.bar.update,
         )
         low, high = losses.limits or (None, None)
-        row = {
+        seconds = round(time.perf_counter() - started, 3)
+        numbers = enumerate(zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True))
+        self.store_tests(cell, ({"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in numbers))
+        return {
             "score": losses.perplexity,
             "low": low,
             "high": high,
@@ -202,10 +202,8 @@ class Perplexity(Measure):
             "loss": losses.loss,
             "bits_per_byte": self.bytes_per_token and losses.loss / math.log(2) / self.bytes_per_token,
             "scored_tokens": int(losses.tokens.sum()),
-            "seconds": round(time.perf_counter() - started, 3),
+            "seconds": seconds,
         }
-        numbers = enumerate(zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True))
-        return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in numbers]
 
     def title(self) -> str:
         return f"{super().title()}; {self.n} documents, {self.options.text or 'held out'}, stride {self.stride}"

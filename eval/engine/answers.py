@@ -13,7 +13,7 @@ import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.random_words import sample_number
-from eval.engine.subject import doublings
+from eval.engine.subject import Subject, doublings
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
 from lab.core.types import CONFIDENCE, Row
@@ -69,8 +69,12 @@ def check_numbers(writer: Writer, digits: int, read: Read = first_digits) -> Non
         writer.check_spelling([sample_number(rng, digits)], lambda text, expected: float(expected[0] in read(text)))
 
 
-def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int]) -> list[int]:
-    """Choose lengths with room for fixed parts and answer, rising: as requested, or powers of two between the `ends`.
+def choose_lengths(
+    asked: Sequence[int] | None, what: str, fixed: int, budget: int, subject: Subject, windows: int = 1
+) -> list[int]:
+    """Choose lengths with room for fixed parts and answer, rising: as requested, or powers of two.
+
+    These are from a quarter of the model's window up to `windows` times the window.
 
     Raises: ConfigError for a requested length that is too short; `what` names the tests.
     """
@@ -80,8 +84,10 @@ def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: i
     short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
     if short:
         raise ConfigError(*short)
-    lengths = asked or [length for length in doublings(*ends) if length >= least]
-    # Without a power of two between the ends, the least one with room is taken.
+    window = subject.model.train_len
+    powers = doublings(max(1, window // 4), subject.cap_length(windows * window))
+    lengths = asked or [length for length in powers if length >= least]
+    # Without a power of two among these, the least one with room is taken.
     return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
 
 

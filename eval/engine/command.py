@@ -15,14 +15,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
-from eval.engine.text import RESULTS, Result, document, write_rows
+from eval.engine.text import RESULTS, Result, document, to_jsonable
 from lab.config.settings import Settings
 from lab.core import chart, command, launch, schema, yaml
 from lab.core.arguments import read_options, settings_lines
 from lab.core.command import Arguments, show
 from lab.core.errors import ConfigError, abbreviate
+from lab.core.files import writing
 from lab.core.types import Row
 from lab.positions.methods import PositionConfig
+from lab.runs.folder import RunFolder
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """
@@ -102,7 +104,8 @@ class Request(NamedTuple):
             chart.save_chart(make_chart(), picture)
         if self.folder is not None:
             files = [self.folder / f"{name}.jsonl"]
-            write_rows(files[0], rows)
+            with writing(f"-o {self.folder}", "folder"):
+                RunFolder(self.folder).write_records(files[0].name, map(to_jsonable, rows))
         return Result(text, rows, files, picture)
 
 
@@ -165,18 +168,6 @@ def read_requests(args: Arguments, spec: EvaluationSpec) -> Iterator[Request]:
         if folder and len(measured) > 1:
             folder /= own_name
         yield Request(model, options, position, args.options.plot, folder, tuple(distances), tuple(models))
-
-
-def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
-    """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
-
-    Example:
-        >>> file_in(Path("out"), "report.html").as_posix(), file_in(Path("a.html"), "report.html").as_posix()
-        ('out/report.html', 'a.html')
-    """
-    if place is None:
-        return home / default
-    return place if place.suffix else place / default
 
 
 def longest(options: Any) -> int | None:

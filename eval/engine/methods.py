@@ -24,7 +24,6 @@ from lab.positions.resolution import assumed_len, resolve
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
-DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Setting:
         """
         method, parameters = self.method, self.parameters
         try:
-            if method in DERIVED["frequency"]:
+            if method in ("ntk", "yarn"):
                 base = frequencies(method, head_dim=2 * len(base.inv_freq), theta=base.theta, **parameters)
                 method, parameters = "plain", {}
             return base, distance("plain" if method == "rope" else method, **parameters)
@@ -80,7 +79,7 @@ def report_as_options() -> Iterator[None]:
 
 
 def read_method(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> Settings:
-    """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
+    """Read a word as the settings of a method; a name alone takes derived ones, if the method has them.
 
     Raises: ConfigError.
     """
@@ -88,7 +87,7 @@ def read_method(kind: str, word: str, train_len: Callable[[], int], length: int 
     method = named["method"]
     # Derived settings are a set that belongs together: one given parameter turns all of them off, but for STRING's,
     # which configs may omit one by one.
-    if method in DERIVED[kind] and (len(named) == 1 or method == "string"):
+    if len(named) == 1 or method == "string":
         window = train_len()
         named = resolve(method, length or window, window) | named
     return named

@@ -87,14 +87,10 @@ def differs_between_bases(points: pd.DataFrame, column: str) -> bool:
 
 def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
     """Return of each column the share of its log's variance that the logs of the others explain."""
-    logs = np.log(points[list(columns)].to_numpy(float))
-    out = {}
-    for k, column in enumerate(columns):
-        y = logs[:, k]
-        x = np.column_stack([np.ones(len(y)), np.delete(logs, k, 1)])
-        residuals = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
-        out[column] = float(1 - residuals @ residuals / np.square(y - y.mean()).sum())
-    return out
+    correlations = np.atleast_2d(np.corrcoef(np.log(points[list(columns)].to_numpy(float)), rowvar=False))
+    # An element of the inverse's diagonal is the variance inflation factor. Collinear columns have none without 1e-12.
+    factors = np.diag(np.linalg.inv(correlations + 1e-12 * np.eye(len(columns))))
+    return dict(zip(columns, (1 - 1 / factors).tolist(), strict=True))
 
 
 def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:

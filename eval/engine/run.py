@@ -13,7 +13,7 @@ The file's docstring is the help text. It declares its options and a subclass of
 
         def prepare(self): ...                   read texts, choose lengths, reject what cannot be measured
         def cells(self): ...                     list the rows to measure, each a cell with its tests
-        def measure(self, cell): ...             measure one: its fields, and its tests' records
+        def measure(self, cell): ...             measure one: its fields; `ask` and `store_tests` keep its tests
         def rows(self): ...                      in place of these, yield all rows
         def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
@@ -111,8 +111,8 @@ class Measure:
         """List what is to be measured."""
         raise NotImplementedError
 
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
-        """Measure a cell: the fields to add to its row, and its tests' records, which go to a file of their own."""
+    def measure(self, cell: Cell) -> Row:
+        """Measure a cell, store its tests, and return the fields to add to its row."""
         raise NotImplementedError
 
     def rows(self) -> Iterable[Row]:
@@ -127,11 +127,8 @@ class Measure:
                 self.bar.name(cell.name)
                 row = store.find(cell.row)
                 if row is None:
-                    score, records = self.measure(cell)
-                    name = self.name_cell(cell)
-                    row = {**cell.row, **score, "cell": name}
-                    new = [{"cell": name, **test} for test in records if test["test"] not in store.tests[name]]
-                    store.append([*new, row])
+                    row = {**cell.row, **self.measure(cell), "cell": self.name_cell(cell)}
+                    store.append([row])
                 else:
                     self.bar.count_finished(cell.tests)
                 yield row
@@ -171,6 +168,10 @@ class Measure:
     def name_cell(self, cell: Cell) -> str:
         return f"{cell.name}, {short_hash(self.stores[-1].name(cell.row))}"
 
+    def store_tests(self, cell: Cell, tests: Iterable[Row]) -> None:
+        name = self.name_cell(cell)
+        self.stores[-1].append([{"cell": name, **test} for test in tests])
+
     def ask(
         self,
         cell: Cell,
@@ -187,8 +188,7 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        store, name = self.stores[-1], self.name_cell(cell)
-        finished = store.tests[name]
+        finished = self.stores[-1].tests[self.name_cell(cell)]
         todo = [index for index in range(cell.tests) if index not in finished]
         self.bar.count_finished(cell.tests - len(todo))
         began = time.perf_counter()
@@ -211,8 +211,8 @@ class Measure:
             fresh = []
             for index, test, answer in batch:
                 prompt = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
-                fresh.append({"cell": name, **prompt, **judge(test, answer)})
-            store.append(fresh)
+                fresh.append({**prompt, **judge(test, answer)})
+            self.store_tests(cell, fresh)
             self.bar.update(len(fresh))
         seconds = None
         if todo:

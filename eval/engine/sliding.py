@@ -50,8 +50,6 @@ from torch import Tensor
 
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray
 
-MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
-
 Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
 
 
@@ -107,7 +105,7 @@ class TextLosses(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.loss, MOST_NATS))
+        return to_perplexity(self.loss)
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -118,7 +116,11 @@ class TextLosses(NamedTuple):
         residuals = self.nll - self.loss * self.tokens
         error = math.sqrt(count / (count - 1) * float((residuals**2).sum())) / float(self.tokens.sum())
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
-        return math.exp(min(self.loss - half, MOST_NATS)), math.exp(min(self.loss + half, MOST_NATS))
+        return to_perplexity(self.loss - half), to_perplexity(self.loss + half)
+
+
+def to_perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))  # 10^304, about the largest float
 
 
 def text_losses(

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from lab.core import files
 from lab.core.types import Row
-from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,12 +157,3 @@ def natural_key(name: str) -> list[str | float]:
     """
     # The pattern is one group, so that split returns text and numbers in turn, text first.
     return [float(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a file of rows, whole or not at all.
-
-    Raises: ConfigError where the file cannot be written.
-    """
-    with files.writing(f"-o {path.parent}", "folder"):
-        RunFolder(path.parent).write_records(path.name, [to_jsonable(row) for row in rows])

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from lab.data.tokenizer import check_ids, special_ends
 from lab.probe.needles import load_haystack, write_filler
 
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
-Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
+Document = tuple[AnyIds, AnyIds]  # and the bytes of the original text that each token encodes, nan if not known
 
 
 def read_text(
@@ -65,8 +64,9 @@ def load_documents(subject: Subject, text: str | None) -> list[Document]:
         if subject.model.experiment is None:
             raise ConfigError(f"--text: {NO_CORPUS}")
         store = TokenStore.open(shard_folder(subject.model.experiment.data), "held_out")
-        n_bytes = repeat(None) if store.bytes is None else store.bytes.documents()
-        return list(zip(store.documents(), n_bytes))
+        if store.bytes is None:
+            return [(ids, np.full(len(ids), np.nan)) for ids in store.documents()]
+        return list(zip(store.documents(), store.bytes.documents(), strict=True))
     before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
     documents: list[Document] = []
     for content in Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False):

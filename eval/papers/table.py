@@ -152,14 +152,15 @@ def read_paper_table(name: str, *, mini: bool = False) -> PaperTable:
     if not mini:
         return table
     # Models and data are those of the miniature alone; values, commands and columns are the table's where it has none.
+    small = table.mini
     return replace(
         table,
-        values={**table.values, **table.mini.values},
-        rows=table.mini.rows,
-        sweep=table.mini.sweep,
-        needs=table.mini.needs,
-        evaluate=table.mini.evaluate or table.evaluate,
-        columns=table.mini.columns or table.columns,
+        values={**table.values, **small.values},
+        rows=small.rows,
+        sweep=small.sweep,
+        needs=small.needs,
+        evaluate=small.evaluate or table.evaluate,
+        columns=small.columns or table.columns,
     )
 
 
