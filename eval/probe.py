@@ -30,11 +30,11 @@ and one for more tests or lengths reuses them.
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run
-from eval.engine.text import columns_text, limits, to_text
+from eval.engine.text import columns_text, limits
 from lab.core import chart
 from lab.core.command import start
 from lab.core.errors import ConfigError
@@ -129,46 +129,39 @@ class ByMethod(needles.NeedleMeasure):
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
         return list(self.settings)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        rows = []
-        with self.counting(len(self.words)) as bar:
-            for length, settings in self.settings.items():
-                base: list[bool] | None = None
-                for item in settings:
-                    bar.name(f"{item.word} at {length:,} tokens")
-                    own, passed = self.run_method(item, length, base)
-                    rows += own
-                    if item.word == BASE:
-                        base = passed
-        return rows
-
-    def run_method(self, item: methods.Setting, length: int, base: list[bool] | None) -> tuple[list[Row], list[bool]]:
-        """Run one method's tests; store and return its row, and return which tests pass; `base` has that of rope."""
         config = self.config
         decoder = self.subject.model.decoder
-        # The tests were built before, so that every method gets the same prompts.
-        decoder.frequencies, decoder.distance = item.build(self.own)
-        finished = self.open_needles()
-        result = self.probe.run_at(self.subject, length, worker=finished)
-        passed = [row["found"] >= config.required for row in result.cases]
-        row = {
-            **self.origin,
-            "metric": "needles_by_method",
-            "compared_as": item.word,
-            "train_len": self.train_len,
-            "assumed_len": item.assumed_len,
-            "parameters": item.parameters,
-            "n": config.tests,
-            "length": length,
-            "confidence": CONFIDENCE,
-            "passed": sum(passed),
-            **answers.share(sum(passed), len(passed)),
-            "numbers_found": sum([row["found"] for row in result.cases]) / (len(passed) * config.needles),
-            "versus_rope": None if base is None else statistics.pair(base, passed),
-            "seconds": result.seconds,
-        }
-        return finished.add([row]), passed
+        with self.counting(len(self.words)) as bar:
+            for length, settings in self.settings.items():
+                base: list[bool] | None = None  # which tests pass under rope
+                for item in settings:
+                    bar.name(f"{item.word} at {length:,} tokens")
+                    # The tests were built before, so that every method gets the same prompts.
+                    decoder.frequencies, decoder.distance = item.build(self.own)
+                    finished = self.open_needles()
+                    result = self.probe.run_at(self.subject, length, worker=finished)
+                    passed = [row["found"] >= config.required for row in result.cases]
+                    row = {
+                        **self.origin,
+                        "metric": "needles_by_method",
+                        "compared_as": item.word,
+                        "train_len": self.train_len,
+                        "assumed_len": item.assumed_len,
+                        "parameters": item.parameters,
+                        "n": config.tests,
+                        "length": length,
+                        "confidence": CONFIDENCE,
+                        "passed": result.passed,
+                        **answers.share(result.passed, config.tests),
+                        "numbers_found": sum(row["found"] for row in result.cases) / (config.tests * config.needles),
+                        "versus_rope": None if base is None else statistics.pair(base, passed),
+                        "seconds": result.seconds,
+                    }
+                    yield from finished.add([row])
+                    if item.word == BASE:
+                        base = passed
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""
@@ -203,32 +196,32 @@ def methods_table(rows: Sequence[Row]) -> str:
     """Write the methods of one length, with limits and differences from rope."""
     import pandas as pd  # here, because other views start sooner without it
 
-    versus = [row["versus_rope"] or {} for row in rows]
-    adjusted = statistics.holm(pd.Series([comparison.get("p", math.nan) for comparison in versus]))
-    printed = []
-    for row, comparison, p in zip(rows, versus, adjusted, strict=True):
-        to_rope = None
-        if comparison:
-            mark = "*" if p <= statistics.LEVEL else " "
-            to_rope = f"{comparison['difference']:+.3f}{mark}"
-        printed.append(
-            {
-                "method": row["compared_as"],
-                "n": row["n"],
-                "share": row["score"],
-                f"{row['confidence']:.6g} limits": limits(row, ".3f"),
-                "to rope": to_rope,
-                "p": p,
-                "found": row["numbers_found"],
-                "settings": row["method"],
-            }
-        )
-    forms = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
-    lines = [f"{rows[0]['length']:,} tokens", to_text(printed, forms)]
-    if any(versus):
+    has_base = any(row["versus_rope"] for row in rows)
+    adjusted = statistics.holm(pd.Series([(row["versus_rope"] or {}).get("p", math.nan) for row in rows]))
+    columns = (
+        ("method", "compared_as", ""),
+        ("n", "n", ","),
+        ("share", "score", ".3f"),
+        (f"{CONFIDENCE:g} limits", lambda row: limits(row, ".3f"), ""),
+        ("to rope", format_difference, ""),
+        ("p", "p", ".2g"),
+        ("found", "numbers_found", ".3f"),
+        ("settings", "method", ""),
+    )
+    shown = [{**row, "p": p} for row, p in zip(rows, adjusted, strict=True)]
+    lines = [f"{rows[0]['length']:,} tokens", columns_text(shown, columns)]
+    if has_base:
         test = f"{statistics.MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)"
         lines.append(f"* significant at {statistics.LEVEL:g}: {test}")
     return "\n".join(lines)
+
+
+def format_difference(row: Row) -> str | None:
+    """Write the difference from rope, with a star if its adjusted p is significant."""
+    if row["versus_rope"] is None:
+        return None
+    mark = "*" if row["p"] <= statistics.LEVEL else " "
+    return f"{row['versus_rope']['difference']:+.3f}{mark}"
 
 
 main = ByLength.main

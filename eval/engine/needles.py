@@ -156,10 +156,9 @@ class NeedleMeasure(run.Measure):
             config = effective_length.set_answer_budget(ProbeConfig(**settings), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted({*self.choose_lengths(config, shortest)})
-        rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        errors = [f"--lengths={length}: {rule}; use {shortest} or more" for length in chosen if length < shortest]
-        if errors:
-            raise ConfigError(*errors)
+        if chosen and chosen[0] < shortest:
+            rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
+            raise ConfigError(f"--lengths={chosen[0]}: {rule}; use {shortest} or more")
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
         self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, options, window)
