@@ -59,9 +59,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         def _loglikelihood_tokens(self, requests: Sequence[Any], **kwargs: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
-            fitting = []
-            for key, before, after in requests:
-                fitting.append((key, self.fitted(before, room - len(after)), after))
+            fitting = [(key, self.fitted(before, room - len(after)), after) for key, before, after in requests]
             return super()._loglikelihood_tokens(fitting, **kwargs)
 
         def fitted(self, ids: Ids, room: int) -> Ids:
@@ -110,9 +108,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
                 text = tokenizer.decode(ids, skip_special_tokens=True)
                 return any(stop in text for stop in stops)
 
-            ended = []
-            for ids in answers.tolist():
-                ended.append(ids[-1] in stop_ids or (has_stop(ids[-reach:]) and has_stop(ids)))
+            ended = [ids[-1] in stop_ids or (has_stop(ids[-reach:]) and has_stop(ids)) for ids in answers.tolist()]
             return torch.tensor(ended)
 
     # `hf` reads the device, the family and the name of the model that it serves; all calls of it go through this class.
@@ -161,10 +157,10 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     text = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
     if stop_ids:
         text["eos_token"] = subject.tokenizer.id_to_token(stop_ids[0])
-    if template is not None and subject.model.experiment is None:
+    is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained
+    if not is_text:
         text |= special_texts(folder)
     make: Any = PreTrainedTokenizerFast
     encoder = cases.Writer(subject.tokenizer).tokenizer
-    is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained
     tokenizer = make(tokenizer_object=encoder, split_special_tokens=is_text, chat_template=template, **text)
     return tokenizer, prefix[0], stop_ids

@@ -11,7 +11,7 @@ folders hold: the probes of training, and the results in eval/ at the last probe
 (lab/analysis/table.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -89,7 +89,6 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
     import vl_convert
     from jinja2 import Environment
 
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # the argument has a default
     content = {
         "title": title,
         "common": runs.common,
@@ -97,7 +96,9 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
         "figures": figures,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": [page_spec(figure) for figure in figures],
-        "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
+        "bundle": Markup(
+            vl_convert.javascript_bundle(None).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        ),
     }
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render(content)
