@@ -89,6 +89,7 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
     import vl_convert
     from jinja2 import Environment
 
+    bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # the default
     content = {
         "title": title,
         "common": runs.common,
@@ -96,9 +97,7 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
         "figures": figures,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": [page_spec(figure) for figure in figures],
-        "bundle": Markup(
-            vl_convert.javascript_bundle(None).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-        ),
+        "bundle": Markup(bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")),
     }
     template = resources.files("eval.report").joinpath("page.html").read_text(encoding="utf-8")
     return Environment(autoescape=True).from_string(template).render(content)
