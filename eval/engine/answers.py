@@ -81,7 +81,7 @@ def choose_lengths(
     # The answer counts towards a length, as the model must read prompt and answer together.
     least = fixed + budget
     if asked and min(asked) < least:
-        rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}"
+        rule = f"too short for {what}: fixed parts take {fixed} tokens and the answer {budget}"
         raise ConfigError(f"--lengths={min(asked)}: {rule}; use {least} or more")
     window = subject.model.train_len
     powers = doublings(max(1, window // 4), subject.cap_length(windows * window))

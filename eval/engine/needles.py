@@ -157,7 +157,7 @@ class NeedleMeasure(run.Measure):
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted({*self.choose_lengths(config, shortest)})
         if chosen and chosen[0] < shortest:
-            rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
+            rule = f"too short for the needle test: its fixed parts and answer take {shortest} tokens"
             raise ConfigError(f"--lengths={chosen[0]}: {rule}; use {shortest} or more")
         # With a step of 1 every requested length is a multiple of the step, as the probe requires.
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config

@@ -273,7 +273,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "RUN --error=0.1", "--error=0.1: would be ignored; leave it out"),
     ("probe", "RUN --lengths=320", "--lengths=[320]: would be ignored with --by=length; leave it out"),
     ("probe", "RUN --by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has"),
-    ("probe", "RUN --by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and"),
+    ("probe", "RUN --by=depth --lengths=20", "--lengths=20: too short for the needle test: its fixed parts and"),
     ("probe", "RUN --distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "RUN --distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
