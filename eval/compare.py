@@ -34,7 +34,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
 from typing import Any
@@ -63,7 +62,6 @@ FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "l
 ENDS = {"percent": (0, 100), "tokens": (0, math.inf), "pairs": (0, math.inf)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareOptions(Section):
     """Options of this command."""
 

@@ -16,7 +16,7 @@ Targets without a loss do not count. If weights make a difference, g of all scor
 """
 
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from glob import has_magic
 from pathlib import Path
@@ -46,7 +46,6 @@ from lab.train.record import Counting
 NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemandOptions(schema.Section):
     """Options of the command, in addition to the settings of a run."""
 

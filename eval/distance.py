@@ -31,7 +31,7 @@ continues.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,6 @@ from lab.probe.reach import format_limits
 X_TITLE = "distance of the number (tokens)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DistanceOptions(needles.OneNumberOptions):
     """Options of this command."""
 

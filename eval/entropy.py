@@ -24,7 +24,6 @@ Prints a table, and writes a line for each layer and number of visible tokens to
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -40,7 +39,6 @@ from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inpu
 from lab.model.huggingface.foreign import AnyDecoder
 
 
-@dataclass(frozen=True, kw_only=True)
 class EntropyOptions(command.TextOptions):
     """Options of this command."""
 

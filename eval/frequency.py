@@ -9,7 +9,6 @@ The corpus is a folder of token shards, or the shape of SlimPajama. These are Fi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Annotated
@@ -28,7 +27,6 @@ SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "position": ",", **dict.fromkeys(SHARES, ".4g")}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FrequencyOptions(schema.Section):
     """Options of the command."""
 

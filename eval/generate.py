@@ -13,7 +13,6 @@ a document or after N tokens. Settings are those of the run's config, such as an
 Prints the text with its continuation.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -30,7 +29,6 @@ from lab.loading import open_model
 from lab.model.devices import device_for
 
 
-@dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Section):
     """Options of the command, in addition to the settings of a run."""
 

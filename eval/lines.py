@@ -24,7 +24,6 @@ there.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -54,7 +53,6 @@ QUESTION = "\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in 
 ANSWER_START = "\nThe <REGISTER_CONTENT> in line {name} is <"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinesOptions(cases.ChatOptions):
     """Options of this command."""
 

@@ -31,7 +31,6 @@ second call continues from there.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice, product
 from typing import Annotated, Literal
@@ -56,7 +55,6 @@ QUESTION = "What is the pass key? The pass key is"
 READERS: dict[Protocol, answers.Read] = {"passkey": answers.first_digits, "lab": needles.first_numbers}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PasskeyOptions(command.CellOptions):
     """Options of this command."""
 

@@ -26,7 +26,7 @@ for each document with its loss, to perplexity-NAME-HASH.jsonl. A second call co
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -50,7 +50,6 @@ PROTOCOLS = {"sliding-window": windows, "whole-windows": whole_windows}
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
-@dataclass(frozen=True, kw_only=True)
 class PerplexityOptions(CellOptions):
     """Options of this command."""
 

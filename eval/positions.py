@@ -29,7 +29,7 @@ Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -54,7 +54,6 @@ WHOLE = 40  # tokens of the longest matrix that is printed
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 
 
-@dataclass(frozen=True, kw_only=True)
 class MatrixOptions(schema.Section):
     """Options of the command, in addition to a distance method's own parameters."""
 
@@ -62,7 +61,6 @@ class MatrixOptions(schema.Section):
     """Length of the text in tokens."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkipOptions(schema.Section):
     """Options of the command, in addition to a skip method's own parameters."""
 

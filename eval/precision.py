@@ -34,7 +34,6 @@ whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing bu
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -67,7 +66,6 @@ class Arithmetic(NamedTuple):
 ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(torch.bfloat16), "bf16_model": Arithmetic(torch.bfloat16, True)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrecisionOptions(command.TextOptions):
     """Options of this command."""
 

@@ -21,7 +21,6 @@ Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -48,7 +47,6 @@ FORMS = {"reach": ",.1f", "f at reach": ",.0f", "least f": ",.0f", "most f": ",.
 FORMS |= dict.fromkeys(("coefficient", "low", "high"), "+.2f")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReachOptions(Section):
     """Options of this command."""
 

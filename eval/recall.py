@@ -19,7 +19,7 @@ Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distance
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from lab.evidence.methods import Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecallOptions(command.SampledOptions):
     """Options of this command."""
 

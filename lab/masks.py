@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 Numbers = TypeVar("Numbers", IntArray, "Tensor")  # of documents
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowMask(Method):
     """The settings that all masks share."""
 
@@ -113,7 +112,6 @@ class WindowMask(Method):
         return [self.format_error("chunks", f"does not go with method: {self.method}; omit it, or use another mask")]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Causal(WindowMask):
     """A token sees all before it in its segment: its document's piece, or with mode: concatenated the whole window."""
 
@@ -123,7 +121,6 @@ class Causal(WindowMask):
         return documents * 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Document(WindowMask):
     """A token sees its own document only (intra-document attention)."""
 
@@ -136,7 +133,6 @@ class Document(WindowMask):
         return documents
 
 
-@dataclass(frozen=True, kw_only=True)
 class Anchor(WindowMask):
     """A token sees its own document and the anchor, a <bos> as token 0 of the window; ids continue across documents."""
 

@@ -21,7 +21,6 @@ loaded at once, in float32.
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +42,6 @@ ONE_SHAPE = "merge models of one shape and tokenizer"
 Models = dict[Path, OpenedModel]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeOptions(MergeConfig):
     """The options of a merge."""
 

@@ -12,7 +12,6 @@ and tokens of each source before and after are printed, and written to upsamplin
 """
 
 import json
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from lab.data.derivation import RECORD
 from lab.data.preparation import is_prepared, prepare, shard_folder
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrepareOptions(Section):
     """Options of the command, in addition to the settings of the data."""
 

@@ -72,7 +72,6 @@ Source of the statistics: arXiv:2409.00509, section 6.4 and Figure 3.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -84,7 +83,6 @@ from lab.core.types import IntArray
 BoolArray = np.typing.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Skip(Method):
     """The parameters of a skip method, which samples ids."""
 
@@ -149,7 +147,6 @@ def run_lengths(ids: IntArray) -> IntArray:
     return np.diff(np.flatnonzero(last), prepend=-1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pose(Skip):
     """PoSE's parameters."""
 
@@ -165,7 +162,6 @@ class Pose(Skip):
         return ids
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rpes(Skip):
     """The parameters of the randomized positional encoding scheme."""
 
@@ -178,7 +174,6 @@ class Rpes(Skip):
         return np.sort(chosen.astype(np.int64))
 
 
-@dataclass(frozen=True, kw_only=True)
 class LongRecipe(Skip):
     """The parameters of the position index transformation, and of the selection of sentences before it."""
 

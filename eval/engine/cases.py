@@ -111,7 +111,6 @@ class Writer:
         check_encoding(self.tokenizer, answer_text(answers), answers, lambda text: score(text, answers) >= 1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChatOptions(CellOptions):
     """Options of measurements that can ask as in a chat."""
 

@@ -178,7 +178,6 @@ def longest(options: Any) -> int | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SampledOptions(schema.Section):
     """Options of all measurements of a model."""
 
@@ -188,7 +187,6 @@ class SampledOptions(schema.Section):
     """What to compute on; auto takes a GPU where there is one."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextOptions(SampledOptions):
     """Options of measurements on texts."""
 
@@ -199,7 +197,6 @@ class TextOptions(SampledOptions):
     corpus: held-out documents, fresh filler."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellOptions(SampledOptions):
     """Options of measurements that are made of cells."""
 

@@ -4,7 +4,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
@@ -27,7 +27,6 @@ AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
 X_TITLE = "length (tokens)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NeedleOptions(schema.Section):
     """Options of all needle tests; defaults are those of the run's own probe."""
 
@@ -41,7 +40,6 @@ class NeedleOptions(schema.Section):
     """What to compute on; auto takes a GPU where there is one."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeOptions(NeedleOptions):
     """Options of this command; defaults are those of the run's own probe."""
 
@@ -76,7 +74,6 @@ class ProbeOptions(NeedleOptions):
     """Most tests that generate together; default: the run's, or 64 on a CPU, more on a GPU."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OneNumberOptions(NeedleOptions):
     """Options of one-number tests; defaults are those of the run's own probe."""
 

@@ -32,7 +32,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from importlib.metadata import version
 from numbers import Real
 from typing import Annotated, Any
@@ -53,7 +52,6 @@ from lab.results.store import short_hash
 from lab.runs.source import resolve_path
 
 
-@dataclass(frozen=True, kw_only=True)
 class HarnessOptions(cases.ChatOptions):
     """Options of this command."""
 

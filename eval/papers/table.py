@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,6 @@ PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 Number = float | str | None  # a published number, or words such as OOM
 
 
-@dataclass(frozen=True, kw_only=True)
 class Column(Section):
     """Where a column of ours is read from: the mean of a field over all results that agree with `where`."""
 
@@ -36,7 +35,6 @@ class Column(Section):
     """What is taken of several results."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Setup(Section):
     """What is trained, evaluated and read."""
 
@@ -54,7 +52,6 @@ class Setup(Section):
     """Columns, and where they are read from."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mini(Setup):
     """The same quantities in miniature. Each setting and value that is given replaces that of the table."""
 
@@ -62,7 +59,6 @@ class Mini(Setup):
     """What differs from the paper, besides the scale."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PaperTable(Setup):
     """A table or figure."""
 
@@ -101,7 +97,6 @@ class PaperTable(Setup):
         return lines
 
 
-@dataclass(frozen=True, kw_only=True)
 class Need(Section):
     """A model, a data set, or a run that several tables share."""
 

@@ -12,7 +12,6 @@ folders hold: the probes of training, and the results in eval/ at the last probe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 
@@ -33,7 +32,6 @@ from lab.core.schema import Section
 from lab.core.types import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(Section):
     """A report has no options of its own."""
 

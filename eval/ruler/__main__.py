@@ -18,7 +18,6 @@ second call continues from there.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -37,7 +36,6 @@ from lab.core.types import Row
 from lab.loading import newest_checkpoints
 
 
-@dataclass(frozen=True, kw_only=True)
 class RulerOptions(ChatOptions):
     """Options of this command."""
 

@@ -11,7 +11,7 @@ that is added to the lab later, at its default, renames nothing.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Experiment(Section):
     """The settings of one run."""
 

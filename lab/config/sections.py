@@ -1,7 +1,6 @@
 """The sections of a run that no other part owns; no torch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,6 @@ from lab.core.errors import LONGEST_NAME, is_plain_name
 from lab.core.schema import MOST, Length, PathText, Positive, Section, Seed
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Section):
     """Length of the training, devices, checkpoints."""
 
@@ -132,7 +130,6 @@ class TrainConfig(Section):
         return tuple(range(self.steps - 40, self.steps + 1, 10)) if self.final_checkpoints else ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class StartConfig(Section):
     """Trained weights to start from."""
 
@@ -140,7 +137,6 @@ class StartConfig(Section):
     """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions default to its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrackConfig(Section):
     """Logging, and a dashboard."""
 
@@ -150,7 +146,6 @@ class TrackConfig(Section):
     """Whether Weights & Biases mirrors the run folder."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunConfig(Section):
     """Name, seed and folder of the run."""
 

@@ -15,11 +15,11 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import cache
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -57,12 +57,24 @@ IS_CHECKING: ContextVar[bool] = ContextVar("IS_CHECKING", default=False)  # whet
 adapter: Any = cache(TypeAdapter)  # of a config class; building one takes longer than reading
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Section:
-    """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
+    """Base of the config classes: no unknown keys, no coerced types, ranges and cross-field rules checked.
+
+    Its subclasses are frozen dataclasses whose fields are passed by name, without a decorator.
+    """
 
     plugin: ClassVar[str] = ""
     """SHA-256 of the source of the plugin that defines the class; empty for the lab's own."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
+        # Plugins may have the decorator, which would reject these two; below they are those of all sections.
+        del cls.__setattr__, cls.__delattr__
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
     def __post_init__(self) -> None:
         """Have pydantic check an object built in code; it calls this again, and then the rules are checked."""
@@ -146,10 +158,10 @@ def default_value(field: Field[Any]) -> Any:
 def non_defaults(section: Any) -> Settings:
     """Return the fields of a section that differ from their defaults, and the tags of unions."""
     changed = {}
-    for field in fields(section):
-        value = getattr(section, field.name)
-        if value != default_value(field) or field.name in TAGS:
-            changed[field.name] = value
+    for item in fields(section):
+        value = getattr(section, item.name)
+        if value != default_value(item) or item.name in TAGS:
+            changed[item.name] = value
     return changed
 
 
@@ -274,7 +286,7 @@ def read_docs(section: type[Section]) -> dict[str, str]:
         if not issubclass(base, Section):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for field, after in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                docs[ast.unparse(field.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
+        for before, after in pairwise(body):
+            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+                docs[ast.unparse(before.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
     return docs

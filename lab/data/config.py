@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import PurePath
 from typing import Annotated, ClassVar, Literal
 
@@ -22,14 +22,12 @@ Mode = Literal["natural", "concatenated", "uniform"]
 REPOSITORY = "cerebras/SlimPajama-627B"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stdlib(Section):
     """The running Python's standard library source, a document for each top-level definition."""
 
     name: Literal["stdlib"] = "stdlib"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Text(Section):
     """Files of text, each a source: .jsonl, .ndjson, .parquet (a document per row), .txt, .md or .py (one).
 
@@ -41,7 +39,6 @@ class Text(Section):
     """A file, a folder searched at all depths, or a pattern of these, as notes/*.md."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dataset(Section):
     """A data set of the hub, or a folder of tables, as the `datasets` library reads it: a document per row."""
 
@@ -69,7 +66,6 @@ class Dataset(Section):
         return self.repository or PurePath(str(self.path)).name
 
 
-@dataclass(frozen=True, kw_only=True)
 class Slimpajama(Section):
     """SlimPajama-627B's training split: the data set with the sources in `meta.redpajama_set_name`."""
 
@@ -90,7 +86,6 @@ class Slimpajama(Section):
         return Dataset(repository=repository, path=self.path, source="meta.redpajama_set_name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conversations(Section):
     """Conversations in ShareGPT's format, a JSON object per line: only the assistant's turns are scored."""
 
@@ -109,7 +104,6 @@ class Conversations(Section):
     """Jinja by which turns become text, special tokens in it too; evaluations and exports take it from the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OwnCorpus(Section, ABC):
     """The base of the corpora of plugins."""
 
@@ -137,7 +131,6 @@ Corpus = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bpe(Section):
     """A byte-level BPE trained on the corpus; every digit is a separate token."""
 
@@ -146,7 +139,6 @@ class Bpe(Section):
     """Maximum number of tokens, including the 256 bytes and 2 special tokens."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TokenizerFile(Section):
     """A tokenizer.json, for instance Llama-3's."""
 
@@ -160,7 +152,6 @@ class TokenizerFile(Section):
 TokenizerChoice = Annotated[Bpe | TokenizerFile, Field(discriminator="method")]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Upsample(Section):
     """Long documents more often and short ones less within each source, whose share of the tokens is kept."""
 
@@ -176,7 +167,6 @@ def hash_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
     """The corpus, the tokenizer and how documents are cut."""
 

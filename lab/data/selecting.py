@@ -174,7 +174,6 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
     return types
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImpactConfig(Section):
     """Options of eval.impact (arXiv:2409.00509, section 4.1)."""
 

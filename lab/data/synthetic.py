@@ -14,7 +14,6 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
@@ -36,7 +35,6 @@ NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
 TASK_TOKENS = 31
 
 
-@dataclass(frozen=True, kw_only=True)
 class Synthetic(Section):
     """The generated probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 

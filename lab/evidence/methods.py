@@ -71,7 +71,6 @@ def in_ids(distances: IntArray, ids: IntArray) -> IntArray:
     return np.where(distances > 0, ids - ids[indices] + 1, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""
 
@@ -90,7 +89,6 @@ class Evidence(Method):
         """Find the distance from each index of the sequences to its evidence; 0 where there is none."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Repeat(Evidence):
     """An earlier copy of a block of tokens that contains the target."""
 

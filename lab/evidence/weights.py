@@ -15,7 +15,6 @@ The choice depends on the seed and on the pack alone, so a run and its control r
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -27,7 +26,6 @@ from lab.core.types import IntArray
 Flags = np.typing.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ByEvidence(Section):
     """Which targets have a loss, by the distance of their evidence."""
 

@@ -13,7 +13,6 @@ Several ranks divide the tests.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, cast
 
@@ -50,7 +49,6 @@ class Test(NamedTuple):
     log_prob: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeArguments(Section):
     """The arguments of a probe."""
 

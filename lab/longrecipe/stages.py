@@ -21,7 +21,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,7 +74,6 @@ def list_stages(method: str) -> list[Stage]:
     return [Stage(method, kind) for kind in FOLDERS if method == "longrecipe" or kind not in ("tune", "analyse")]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeConfig(Section):
     """The last stage."""
 
@@ -90,7 +89,6 @@ class MergeConfig(Section):
         return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecipeConfig(Section):
     """The whole recipe; `tune`, `extend` and `replay` hold the sections of a run's config."""
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -49,7 +49,6 @@ Kind = Literal["full", "window", "nope", "part"]
 CLIP_NORM = 1.0  # largest norm of the whole gradient
 
 
-@dataclass(frozen=True, kw_only=True)
 class LayersConfig(Section):
     """Types of layers, repeated over the depth."""
 
@@ -97,7 +96,6 @@ class LayersConfig(Section):
         return replace(frequencies, inv_freq=0 * inv_freq), Plain(log_n=distance.log_n)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sliding(Distance):
     """The sliding window's parameters."""
 
@@ -126,8 +124,7 @@ class Sliding(Distance):
         return (Band(Near(self.window), identity, identity),)
 
 
-@dataclass(frozen=True)
-class DecoderConfig(Section):
+class DecoderConfig(Section, kw_only=False):
     """A Llama-family decoder (arXiv:2410.18745, A.2)."""
 
     d_model: Annotated[int, Ge(1), Le(2**18)]
@@ -258,7 +255,6 @@ class DecoderConfig(Section):
         return near, self.kinds.count("window") / self.n_layers
 
 
-@dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
     """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
 

@@ -18,7 +18,6 @@ file follows the paper.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lab.core.schema import NonNegative, Positive
@@ -26,7 +25,6 @@ from lab.positions.method import Band, Distance, Tensor
 from lab.positions.regions import ChunksBack
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dca(Distance):
     """Dual Chunk Attention's parameters."""
 

@@ -26,7 +26,6 @@ Tensor: TypeAlias = "torch.Tensor"
 Factor = Annotated[float, Ge(1), Le(1e6)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FrequencyMethod(Method):
     """The parameters of a frequency method, and its equation."""
 
@@ -46,7 +45,6 @@ class FrequencyMethod(Method):
         return theta
 
 
-@dataclass(frozen=True, kw_only=True)
 class Extension(FrequencyMethod):
     """The parameters of methods that depend on the extension factor alone."""
 
@@ -112,7 +110,6 @@ class Band:
     k_map: Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Distance(Method):
     """The parameters of a distance method, and its equation as one map and as bands."""
 

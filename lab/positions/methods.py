@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Annotated, Any
 
 from lab.core.errors import look_up
@@ -28,7 +28,6 @@ AnyFrequency = Annotated[FrequencyMethod, OneOf(FrequencyMethod, FREQUENCY_METHO
 AnyDistance = Annotated[Distance, OneOf(Distance, DISTANCE_METHODS)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PositionConfig(Section):
     """How the model encodes positions; `method` selects, the other keys belong to the method."""
 
@@ -57,7 +56,6 @@ class PositionConfig(Section):
             yield run.format_error(run.bands, rule)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Replaced(Section):
     """Settings of a Hugging Face folder."""
 

@@ -36,7 +36,6 @@ takes effect, and `exempt_layers=0` is the code's behaviour.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
@@ -47,7 +46,6 @@ from lab.positions.method import Extension, Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ntk(Extension):
     """NTK-aware interpolation's parameters."""
 
@@ -57,7 +55,6 @@ class Ntk(Extension):
         return Rope().inv_freq(head_dim, scaled_theta(theta, self.factor, head_dim))
 
 
-@dataclass(frozen=True, kw_only=True)
 class DynamicNtk(FrequencyMethod):
     """Dynamic NTK's parameters."""
 
@@ -90,7 +87,6 @@ def scaled_theta(theta: float, factor: float, head_dim: int) -> float:
     return theta * float(factor ** (head_dim / (head_dim - 2)))
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdjustedBase(FrequencyMethod):
     """The base and inverse frequencies that ABF and entropy-aware ABF share."""
 
@@ -105,14 +101,12 @@ class AdjustedBase(FrequencyMethod):
         return Rope().inv_freq(head_dim, theta)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Abf(AdjustedBase):
     """The adjusted base."""
 
     method: Literal["abf"] = "abf"
 
 
-@dataclass(frozen=True, kw_only=True)
 class EntropyAbf(AdjustedBase):
     """Entropy-aware ABF's parameters."""
 

@@ -6,14 +6,12 @@ Source: Chen et al. 2023, arXiv:2306.15595; arXiv:2402.17463, section 2. The pap
 positions stay integers and the frequencies are divided, which yields the same angles.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from lab.positions.method import Extension, Tensor
 from lab.positions.rope import Rope
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pi(Extension):
     """Position interpolation's parameters."""
 

@@ -17,14 +17,12 @@ Plain distance: attention uses the distance between query and key unchanged, as 
 Source: STRING, arXiv:2410.18745, Eq. 1.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from lab.positions.method import Band, Distance, FrequencyMethod, Tensor, differences, identity
 from lab.positions.regions import Far
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rope(FrequencyMethod):
     """RoPE, which has no parameters except `model.theta`."""
 
@@ -44,7 +42,6 @@ class Rope(FrequencyMethod):
         return torch.tensor(theta, dtype=torch.float64) ** (-2.0 * j / head_dim)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Plain(Distance):
     """Plain distance, which has no parameters of its own."""
 

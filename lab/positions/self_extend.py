@@ -31,7 +31,6 @@ k is the leak. With w = 4 and k = 2 the last of 9 tokens sees 6 5.5 5 4.5 4 3 2 
 interpolation by the factor k; a large k is ReRoPE. Source: the leaky form of ReRoPE, ibid.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -41,7 +40,6 @@ from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelfExtend(Distance):
     """Self-Extend's parameters."""
 
@@ -72,7 +70,6 @@ class SelfExtend(Distance):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rerope(Distance):
     """ReRoPE's parameters."""
 
@@ -95,7 +92,6 @@ class Rerope(Distance):
         return (Band(Near(window), identity, identity), Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0))
 
 
-@dataclass(frozen=True, kw_only=True)
 class LeakyRerope(Distance):
     """Leaky ReRoPE's parameters."""
 

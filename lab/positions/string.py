@@ -16,7 +16,6 @@ also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lab.core.schema import NonNegative, Positive
@@ -26,7 +25,6 @@ from lab.positions.regions import Far, Near
 WINDOW = 128  # W of all models in the paper
 
 
-@dataclass(frozen=True, kw_only=True)
 class String(Distance):
     """STRING's parameters."""
 

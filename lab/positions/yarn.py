@@ -31,7 +31,6 @@ the transformers library computes the same.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lab.core.errors import ConfigError
@@ -40,7 +39,6 @@ from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 
 
-@dataclass(frozen=True, kw_only=True)
 class ByParts(FrequencyMethod):
     """The parameters and inverse frequencies that NTK-by-parts and YaRN share."""
 
@@ -95,14 +93,12 @@ class ByParts(FrequencyMethod):
         return low, high
 
 
-@dataclass(frozen=True, kw_only=True)
 class NtkByParts(ByParts):
     """NTK-by-parts' parameters."""
 
     method: Literal["ntk_by_parts"] = "ntk_by_parts"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Yarn(ByParts):
     """YaRN's parameters."""
 
@@ -117,7 +113,6 @@ class Yarn(ByParts):
         return q_pos.double() * 0 + float(a) ** 2
 
 
-@dataclass(frozen=True, kw_only=True)
 class Llama3(FrequencyMethod):
     """Llama 3.1's parameters."""
 

@@ -1,7 +1,6 @@
 """The settings of a probe: the section of a run's config, and those of its tests; no torch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -12,7 +11,6 @@ ProtocolName = Literal["ours", "released", "released_llama31"]
 RELEASED_BUDGET = 128  # tokens of an answer in the released script
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeSection(Section):
     """The four-needle probe of effective context length (arXiv:2410.18745, section 3)."""
 
@@ -91,7 +89,6 @@ class ProbeSection(Section):
         return self.max_length or 4 * window
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeConfig(ProbeSection):
     """All settings of a probe; those that a run's section lacks are set by the commands that probe a checkpoint."""
 

@@ -20,7 +20,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from lab.sweep.nodes import Node, is_trained, run_nodes
 from lab.sweep.planning import PlannedRun, plan_sweep
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepOptions(Section):
     """The options of a sweep."""
 

@@ -36,7 +36,6 @@ FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=a
 MOST_RUNS = 10_000  # each is read and checked before the first starts
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepFile(Section):
     """A sweep in wandb's format; `metric`, `name`, `description`, `project` and `entity` are wandb's own."""
 

@@ -35,7 +35,6 @@ NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 
 
-@dataclass(frozen=True, kw_only=True)
 class Own(FrequencyMethod):
     """Positions that a model encodes in a way that the lab has no method for."""
 
