@@ -73,7 +73,7 @@ def commands() -> dict[str, tuple[str, str]]:
     table = {}
     for folder in (ROOT / "lab", ROOT / "eval"):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text("utf-8")
             if '\nif __name__ == "__main__":\n' in text and path.stem != "cli":
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
                 table[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])

@@ -59,7 +59,7 @@ def prepare_config(args: Arguments) -> str:
         return f"{summary}; some shards are missing, run it again for all tasks"
     import pandas as pd  # not at the top: its import takes longer than reading a config
 
-    rows = json.loads((shard_folder(data) / RECORD).read_text(encoding="utf-8"))["sources"]
+    rows = json.loads((shard_folder(data) / RECORD).read_text("utf-8"))["sources"]
     return f"{summary}\n\n{pd.DataFrame(rows).to_string(index=False, float_format='{:.3f}'.format)}"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from lab.core.errors import LONGEST_NAME, is_plain_name
-from lab.core.schema import MOST, Length, PathText, Positive, Section, Seed
+from lab.core.schema import Length, PathText, Positive, Section, Seed
 
 
 class TrainConfig(Section):
@@ -22,9 +22,9 @@ class TrainConfig(Section):
     """Tokens of a pack, what one device takes at a time; accumulation follows from the devices."""
     devices: Annotated[int, Ge(1), Le(256)] = 1
     """Processes on a node, one for each device."""
-    nodes: Annotated[int, Ge(1), Le(100_000)] = 1
+    nodes: Positive = 1
     """Nodes; torchrun starts the processes of each, where there are several."""
-    context_parallel: Annotated[int, Ge(1), Le(256)] = 1
+    context_parallel: Positive = 1
     """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
@@ -42,7 +42,7 @@ class TrainConfig(Section):
     """CPU threads of each process, part of what makes two runs equal bit by bit; default: cores over processes."""
     checkpoint_every_tokens: Positive | None = None
     """Consumed tokens between checkpoints; default: only at the end and when stopped."""
-    keep_checkpoints: Annotated[int, Ge(2), Le(MOST)] = 2
+    keep_checkpoints: Annotated[Positive, Ge(2)] = 2
     """Newest checkpoints that are kept."""
     final_checkpoints: bool = False
     """Whether five checkpoints, ten steps apart up to the last, are kept as well (arXiv:2411.13476, section 4.2)."""

@@ -66,7 +66,7 @@ def in_use(path: Path) -> str:
     # The file may not exist yet, or be cut off because its process was killed. Some file systems also deny a lock by
     # the error of one that is held.
     try:
-        holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
+        holder = json.loads(holder_file(path).read_text("utf-8"))
     except (OSError, ValueError):
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
     by = f"process {holder['pid']} on {holder['host']} since {holder['since']}"

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.core.schema import OneOf, PathText, Positive, Section, Share
+from lab.core.schema import Length, NonNegative, OneOf, PathText, Positive, Section, Share
 from lab.data.chat import USER_ASSISTANT
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
@@ -92,9 +92,9 @@ class Conversations(Section):
     name: Literal["conversations"] = "conversations"
     path: PathText
     """A .jsonl, .jsonl.zst or .parquet file, or a folder of them, with `conversations`: turns of `from` and `value`."""
-    min_tokens: Annotated[int, Ge(0), Le(2**24)] = 0
+    min_tokens: NonNegative = 0
     """Fewest tokens of a conversation, or of each sample of a longer one; shorter ones are skipped."""
-    max_tokens: Annotated[int, Ge(2), Le(2**24)] | None = None
+    max_tokens: Annotated[Length, Ge(2)] | None = None
     """Most tokens of a sample: longer conversations are cut between turns. Default: none is cut."""
     min_ascii: Share = 0.0
     """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
@@ -172,7 +172,7 @@ class DataConfig(Section):
 
     corpus: Corpus = field(default_factory=Synthetic)
     tokenizer: TokenizerChoice = field(default_factory=Bpe)
-    window: Annotated[int, Ge(2), Le(2**24)] = 128
+    window: Annotated[Length, Ge(2)] = 128
     """Training window L: tokens of the longest segment."""
     mode: Mode = "natural"
     """Documents cut at the window, windows always full, or lengths uniform in 1..L (arXiv:2410.18745, Figure 1)."""

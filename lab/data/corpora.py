@@ -24,6 +24,7 @@ from lab.data.text_files import (
     PLAIN,
     ROWS,
     Listing,
+    find_root,
     has_suffix,
     is_text,
     list_files,
@@ -86,7 +87,7 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
         assert isinstance(corpus, Text | Conversations), "the other corpora are above"
         suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
         listing = listing or list_files(corpus.path, suffixes)
-        read = partial(read_file, corpus, listing)
+        read = partial(read_file, corpus, find_root(corpus.path))
         if isinstance(corpus, Conversations) and corpus.limit is not None:
             most = 1  # the limit counts the samples of the corpus, which only one task knows
     names = list(listing.files)
@@ -146,15 +147,14 @@ def make_document(text: object, source: str, parts: Parts | None = None, *, fiel
     return TextDocument(text, sys.intern(source), parts)
 
 
-def read_file(corpus: Text | Conversations, listing: Listing, name: str) -> Iterator[Item]:
-    """Read the rows of a listed file as documents, whose source is the file's path without its suffixes.
+def read_file(corpus: Text | Conversations, root: Path, name: str) -> Iterator[Item]:
+    """Read the rows of a file below `root` as documents, whose source is the file's path without its suffixes.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
-    assert listing.root is not None, "a listing of files on disk has a root"
-    path = listing.root / name
+    path = root / name
     # a corpus that is one file has the name "." in its listing
-    source = str(Path(name) if path != listing.root else path.name)[: -len(type_of(path))]
+    source = str(Path(name) if path != root else path.name)[: -len(type_of(path))]
     for _, row in read_file_rows(path):
         yield row if isinstance(row, str) else to_document(row, corpus, source)
 

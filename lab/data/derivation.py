@@ -28,14 +28,11 @@ import numpy as np
 
 from lab.core.errors import DataError
 from lab.core.files import sha256
-from lab.core.types import Row
+from lab.core.types import FloatArray, IntArray, Row
 from lab.data import shards
 from lab.data.config import Upsample
 from lab.data.shards import SPLITS, Shard
 from lab.data.tokenizing import TokenShardWriter
-
-Ints = np.typing.NDArray[np.int64]
-Floats = np.typing.NDArray[np.float64]
 
 RECORD = "upsampling.json"
 SEED = 0  # of the choice of copied documents, and of their order
@@ -51,11 +48,11 @@ class Plan:
 
     shards: list[Path]
     sources: list[str]
-    weights: Floats
-    offsets: Floats
-    before: dict[Path, Ints]
+    weights: FloatArray
+    offsets: FloatArray
+    before: dict[Path, IntArray]
 
-    def count_copies(self, shard: Shard) -> Ints:
+    def count_copies(self, shard: Shard) -> IntArray:
         """Count the copies of every document of a shard: int64 (documents,)."""
         lengths, classes = classify(shard, self.sources)
         # by class, then by length; documents of equal length keep their order
@@ -75,7 +72,7 @@ def hash_manifests(base: Path) -> dict[str, str]:
     return {shard.name: sha256(shard / shards.MANIFEST) for shard in shards.shards_in(base)}
 
 
-def classify(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
+def classify(shard: Shard, sources: list[str]) -> tuple[IntArray, IntArray]:
     """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
     lengths = np.diff(shard.ends, prepend=0)
     # a shard numbers its sources by itself; classes number those of all shards
@@ -83,7 +80,7 @@ def classify(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
-def count_by_class(shard: Shard, sources: list[str], copies: Ints | int = 1) -> Ints:
+def count_by_class(shard: Shard, sources: list[str], copies: IntArray | int = 1) -> IntArray:
     """Count documents and tokens of a shard by class, each document with its copies: int64 (2, n_classes)."""
     lengths, classes = classify(shard, sources)
     sums = np.zeros((2, 2 * len(sources)), dtype=np.int64)
@@ -148,7 +145,7 @@ def derive_task(folder: Path, name: str, plan: Plan, task: int) -> shards.Manife
     return writer.close()
 
 
-def weigh(tokens: Ints, upsample: Upsample) -> Floats:
+def weigh(tokens: IntArray, upsample: Upsample) -> FloatArray:
     """Compute the expected copies by source and class; a source that keeps its lengths has equal ones.
 
     Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
@@ -164,7 +161,7 @@ def weigh(tokens: Ints, upsample: Upsample) -> Floats:
     return weights * scale
 
 
-def order_copies(copies: Ints, generator: np.random.Generator) -> Ints:
+def order_copies(copies: IntArray, generator: np.random.Generator) -> IntArray:
     """Order a shard's copies: copy j = 0 .. m - 1 of a document at (j + r) / m of the whole, r its random number.
 
     Lengths and sources are thus mixed evenly, and the copies of a document are an m-th of the shard apart: in shards

@@ -160,7 +160,7 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
     """
     made = "use one of probe-lab impact BASE TUNED -o FOLDER, with models of this tokenizer"
     try:
-        result: Any = json.loads(result_file(path).read_text(encoding="utf-8"))
+        result: Any = json.loads(result_file(path).read_text("utf-8"))
         ids, of = result["token_ids"], result["tokenizer"]
         size = n_ids(tokenizer)
         if not ids or not all(type(i) is int and 0 <= i < size for i in ids):

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from numpy.random import Generator, default_rng
 
 from lab.core.schema import Section, Seed, Share
 
@@ -72,21 +73,19 @@ class Synthetic(Section):
 
     def document(self, index: int) -> str:
         """Generate document `index`: sections of at most `section_tokens`, which end in a full stop."""
-        rng = np.random.default_rng([self.seed, index])
+        rng = default_rng([self.seed, index])
         length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
         n_sections = max(1, math.ceil(length / self.section_tokens))
         sections = []
         for k in range(n_sections):
             may_ask = k == n_sections - 1 or self.asks == "every"
             # A generator of its own, so that the order changes nothing else. A last 0 would not change its seed.
-            order_rng = np.random.default_rng([self.seed, index, k + 1])
+            order_rng = default_rng([self.seed, index, k + 1])
             section = self.section(rng, order_rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
             sections.append(section)
         return "\n\n".join(sections)
 
-    def section(
-        self, rng: np.random.Generator, order_rng: np.random.Generator, length: float, has_task: bool, may_ask: bool
-    ) -> str:
+    def section(self, rng: Generator, order_rng: Generator, length: float, has_task: bool, may_ask: bool) -> str:
         """Generate about `length` tokens of filler; if it may ask and has room, a question about numbers in it follows.
 
         At log-uniform distances before the question short ones are common and long ones rare, like dependencies in
@@ -121,10 +120,10 @@ class Synthetic(Section):
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        rng = np.random.default_rng([self.seed, index])
+        rng = default_rng([self.seed, index])
         return join_sentences(self.sentences(rng, n_tokens))
 
-    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[str]]:
+    def sentences(self, rng: Generator, n_tokens: int) -> list[list[str]]:
         """Generate filler sentences of about `n_tokens` words and stops together.
 
         Each is its words, with a leading space, and a stop.
@@ -168,7 +167,7 @@ def join_sentences(sentences: list[list[str]]) -> str:
 @cache
 def lexicon(words: int) -> np.ndarray:
     """Build `words` distinct word-like strings of two syllables and a final consonant, the same on every machine."""
-    rng = np.random.default_rng(words)
+    rng = default_rng(words)
     distinct: dict[str, None] = {}
     while len(distinct) < words:
         c = rng.choice(list("bdfgklmnprstvz"), 3)
@@ -177,7 +176,7 @@ def lexicon(words: int) -> np.ndarray:
     return np.array(list(distinct))
 
 
-def sample_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
+def sample_numbers(rng: Generator, n: int, digits: int) -> list[str]:
     """Sample `n` distinct numbers of exactly `digits` digits, as strings."""
     low, high = 10 ** (digits - 1), 10**digits
     numbers: dict[str, None] = {}

@@ -182,7 +182,7 @@ def read_sizes(files: list[Path], root: Path) -> dict[str, int]:
 def is_text(text: str) -> bool:
     """Return whether UTF-8 can encode a text: lone surrogates, from JSON or from a file's name, have no encoding."""
     try:
-        text.encode("utf-8")
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

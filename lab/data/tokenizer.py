@@ -158,7 +158,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
         tokenizer = train_bpe(sample, choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
-    write_atomic(path, tokenizer.to_str().encode("utf-8"))
+    write_atomic(path, tokenizer.to_str().encode())
     return tokenizer
 
 
@@ -194,5 +194,5 @@ def compare_tokenizer(config: DataConfig, folder: Path) -> list[str]:
 
 def assign_split(text: str, held_out_frac: float) -> Split:
     """Assign a text to a split by its hash, so that duplicates share a split."""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2**64)]
