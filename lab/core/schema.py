@@ -61,7 +61,7 @@ adapter: Any = cache(TypeAdapter)  # of a config class; building one takes longe
 class Section:
     """Base of the config classes: no unknown keys, no coerced types, ranges and cross-field rules checked.
 
-    Its subclasses are frozen dataclasses whose fields are passed by name, without a decorator.
+    Its subclasses are frozen dataclasses without a decorator; their fields are passed by name.
     """
 
     plugin: ClassVar[str] = ""

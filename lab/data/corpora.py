@@ -148,7 +148,7 @@ def make_document(text: object, source: str, parts: Parts | None = None, *, fiel
 
 
 def read_file(corpus: Text | Conversations, root: Path, name: str) -> Iterator[Item]:
-    """Read the rows of a file below `root` as documents, whose source is the file's path without its suffixes.
+    """Read the rows of a file below `root` as documents. Their source is the file's path without its suffixes.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
