@@ -47,11 +47,15 @@ def plot_findings(records: Records, out: Path) -> None:
 def distance_panel(cells: pd.DataFrame, names: dict[str, str], title: str) -> "alt.LayerChart":
     """Plot the mean accuracy of the branches that `names` has, by distance."""
     named = cells.assign(series=cells["branch"].map(names)).dropna(subset="series")
-    means = named.groupby(["series", "distance"])["score"].mean().reset_index()
-    axes = Axis("distance", "distance (tokens)"), Axis("score", "accuracy", limits=(0, 1), percent=True)
-    return add_title(
-        plot_lines(means, *axes, "series", names=list(names.values()), width=280), title, named, ["series"]
+    chart = plot_lines(
+        named.groupby(["series", "distance"])["score"].mean().reset_index(),
+        Axis("distance", "distance (tokens)"),
+        Axis("score", "accuracy", limits=(0, 1), percent=True),
+        "series",
+        names=list(names.values()),
+        width=280,
     )
+    return add_title(chart, title, named, ["series"])
 
 
 def window_panel(runs: pd.DataFrame) -> "alt.LayerChart":
@@ -60,11 +64,13 @@ def window_panel(runs: pd.DataFrame) -> "alt.LayerChart":
     for method, name in ((PLAIN, ""), (DCA, ", DCA"), (HALF, ", STRING")):
         part = runs if method == PLAIN else runs[runs["stage"] == "W_1M"]
         reach = part[method]
-        outcome = np.select([reach.isna(), reach >= part[f"{method} last"]], [BELOW, BEYOND], RUN)
         tokens = (part["tokens"] // 1_000_000).astype(str) + "M tokens"
-        series = part["stage"].map(SIZES).fillna(tokens) + name
-        # A reach that is none is on the lower edge, so that the median counts it.
-        points = {"window": part["window"], "reach": reach.fillna(90), "series": series, "outcome": outcome}
+        points = {
+            "window": part["window"],
+            "reach": reach.fillna(90),  # one that is none is on the lower edge, so that the median counts it
+            "series": part["stage"].map(SIZES).fillna(tokens) + name,
+            "outcome": np.select([reach.isna(), reach >= part[f"{method} last"]], [BELOW, BEYOND], RUN),
+        }
         parts.append(pd.DataFrame(points).sort_values(["series", "window"]))
     table = pd.concat(parts)
     names = list(table["series"].unique())
@@ -73,10 +79,11 @@ def window_panel(runs: pd.DataFrame) -> "alt.LayerChart":
     # A median exists where some reaches are bounds, a mean does not.
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     windows = sorted(set(table["window"]))
-    equal = plot(pd.DataFrame({"window": windows, "reach": windows, "series": "window"}), color=GREY, marks=False)
-    lines = plot(middles, series="series", names=names, marks=False)
-    points = plot(table, series="series", names=names, points=True, legend=False)
-    chart = layer(equal, lines, points)
+    chart = layer(
+        plot(pd.DataFrame({"window": windows, "reach": windows, "series": "window"}), color=GREY, marks=False),
+        plot(middles, series="series", names=names, marks=False),
+        plot(table, series="series", names=names, points=True, legend=False),
+    )
     return add_title(chart, "Reach against window; grey: reach = window", runs, ["stage", "branch"])
 
 

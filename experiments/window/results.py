@@ -113,14 +113,13 @@ def collect(places: Iterable[Path]) -> Records:
     """Read run folders."""
     cells: list[Row] = []
     runs: list[Row] = []
-    folders = {GENERATED: "", ESSAYS: "essays/", "docstrings": "docstrings/"}
     for place in places:
         stage, seed, branch = place.name.split("-", 2)
         settings = read_run_settings(place)
         window = int(settings["data.window"])
         about = {"stage": stage, "seed": int(seed), "branch": branch.replace("_", " "), "window": window}
         run = {**about, "tokens": settings["train.tokens"]}
-        for text, folder in folders.items():
+        for text, folder in ((GENERATED, ""), (ESSAYS, "essays/"), ("docstrings", "docstrings/")):
             by_method: dict[str, list[Row]] = defaultdict(list)  # in the order of the stage's methods
             # Oldest first: a later result of the same tests replaces an earlier one.
             files = map(read_results, sorted(place.glob(f"eval/{folder}distance*.jsonl")))
@@ -135,8 +134,9 @@ def collect(places: Iterable[Path]) -> Records:
         middle = nearest = window // 2
         if stage.startswith("S2"):
             middle, nearest = 120, 65  # its question is demand beyond 64 tokens at a window of 192
-        f_at_reach = np.interp(run[PLAIN], np.arange(len(counts.f)), counts.f)  # not a number without a reach
-        runs.append({**run, "f": int(counts.f[middle]), "g": counts.g_from(nearest), "f at reach": f_at_reach})
+        run |= {"f": int(counts.f[middle]), "g": counts.g_from(nearest)}
+        run["f at reach"] = np.interp(run[PLAIN], np.arange(len(counts.f)), counts.f)  # not a number without a reach
+        runs.append(run)
     return Records(pd.DataFrame(cells), pd.DataFrame(runs))
 
 
@@ -190,8 +190,10 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     for name in ("S2", "W"):
         yield "Reach, median (least to most)", tables[name]
     yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", tables["dips"]
-    title = "Mean accuracy over bands of distances, plain and under DCA 1/4 (the same bands), and reach, plain"
-    yield title, tables["bands"]
+    yield (
+        "Mean accuracy over bands of distances, plain and under DCA 1/4 (the same bands), and reach, plain",
+        tables["bands"],
+    )
 
 
 def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame) -> Row:
@@ -235,8 +237,7 @@ def verdict_rows(records: Records) -> Iterator[Row]:
                 rows.append((prediction, compare_seeds(prediction.name, differences)))
         # Equalities have no p, and do not count among the m of Holm's correction.
         tested = [row for prediction, row in rows if prediction.least is not None]
-        adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
-        for row, p in zip(tested, adjusted, strict=True):
+        for row, p in zip(tested, holm(pd.Series([row["p"] for row in tested], dtype=float))):
             row["p, Holm"] = p
         for prediction, row in rows:
             yield row | {"verdict": judge_prediction(prediction, row)}
@@ -287,6 +288,5 @@ def print_results(records: Records) -> None:
         if rows:
             parts.append(f"{title}\n{to_text(rows)}")
     if verdicts := list(verdict_rows(records)):
-        forms = dict.fromkeys(set(verdicts[0]) - {"prediction", "n", "verdict"}, ".3f")
-        parts.append(to_text(verdicts, forms))
+        parts.append(to_text(verdicts, dict.fromkeys(set(verdicts[0]) - {"prediction", "n", "verdict"}, ".3f")))
     print("\n\n".join(parts))

@@ -56,8 +56,9 @@ class ProbeSection(Section):
             yield self.format_error("distance_points", "would be ignored; omit it, or raise distance_tests")
         for name, size in {"answer_budget": RELEASED_BUDGET, "needles": 4, "digits": 6}.items():
             if self.protocol != "ours" and getattr(self, name, None) not in (None, size):
-                rule = f"must be {size} in the {self.protocol} protocol; omit it or use protocol: ours"
-                yield self.format_error(name, rule)
+                yield self.format_error(
+                    name, f"must be {size} in the {self.protocol} protocol; omit it or use protocol: ours"
+                )
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject more numbers than a test has, and a corpus without held-out text that the probe needs."""
@@ -65,8 +66,10 @@ class ProbeSection(Section):
         if self.required > needles:
             yield run.format_error("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         if run.data.held_out_frac == 0 and self.needs_held_out(run.data):
-            rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
-            yield run.format_error("data.held_out_frac", rule)
+            yield run.format_error(
+                "data.held_out_frac",
+                "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack",
+            )
 
     def needs_held_out(self, data: Any) -> bool:
         """Return whether a probe reads held-out text of a corpus, given by the section data of a run."""
@@ -82,7 +85,8 @@ class ProbeSection(Section):
     def lengths(self, shortest: int, window: int) -> list[int]:
         """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
         first = -(-shortest // self.step) * self.step
-        longest = self.longest(window) if self.max_length else max(first, self.longest(window))
+        # without max_length at least one
+        longest = max(0 if self.max_length else first, self.longest(window))
         return list(range(first, longest + 1, self.step))
 
     def longest(self, window: int) -> int:

@@ -169,7 +169,7 @@ class DistanceProbe(Probe[OneNumberCase]):
         shifts = shifts[(shifts >= 0) & (shifts <= SPARE_TOKENS)]
         skipped = int(shifts[0]) if len(shifts) else 0
         parts = self.head, [(encoded.needle, encoded.offset)], encoded.tail
-        case = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
+        case = needles.compose([number], hay[skipped:][:n_hay], [before], parts)
         return OneNumberCase(**vars(case), encoded=encoded)
 
     def sample_number(self, generator: np.random.Generator) -> tuple[str, EncodedNumber]:
@@ -190,7 +190,7 @@ class DistanceProbe(Probe[OneNumberCase]):
     ) -> Iterator[tuple[TestKey, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
-        for (test, case, answer), log_prob in zip(batch, scores, strict=True):
+        for (test, case, answer), log_prob in zip(batch, scores):
             row = {
                 "prompt_hash": case.prompt_hash,
                 "numbers": case.numbers,

@@ -169,7 +169,7 @@ def compose(numbers: list[str], hay: list[int], indices: list[int], parts: Promp
     head, planted, tail = parts
     prompt = list(head)
     starts, depths = [], []
-    for (begin, index), (ids, first) in zip(itertools.pairwise([0, *indices]), planted, strict=True):
+    for (begin, index), (ids, first) in zip(itertools.pairwise([0, *indices]), planted):
         prompt += hay[begin:index]
         starts.append(len(prompt) + first)
         depths.append(index / max(1, len(hay)))

@@ -71,7 +71,7 @@ def answer_cases(
         if is_decided is not None:
             generate = partial(model, ended=partial(find_decided, tokenizer, is_decided, batch_cases))
         answers = []
-        for (number, case), row in zip(batch, generate(prompts.to(device), budget).tolist(), strict=True):
+        for (number, case), row in zip(batch, generate(prompts.to(device), budget).tolist()):
             ids = row[: row.index(stop_id)] if stop_id in row else row
             answers.append((number, case, decode_answer(tokenizer, ids, case, is_decided)))
         yield answers
@@ -84,7 +84,7 @@ def find_decided(
     if answers.shape[1] % LOOK_EVERY:
         return torch.zeros(len(rows), dtype=torch.bool)
     texts = tokenizer.decode_batch(answers.tolist())
-    return torch.tensor([is_decided(cases[row], text) for row, text in zip(rows.tolist(), texts, strict=True)])
+    return torch.tensor([is_decided(cases[row], text) for row, text in zip(rows.tolist(), texts)])
 
 
 def decode_answer(tokenizer: Tokenizer, ids: list[int], case: AnyCase, is_decided: IsDecided[AnyCase] | None) -> str:
@@ -220,8 +220,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     def run_share(self, model: ProbedModel, tests: Sequence[TestKey], worker: Worker) -> list[tuple[TestKey, Row]]:
         """Run this rank's share of tests, each a value and a number, and store every batch that is finished."""
         # A rank takes consecutive tests: these have few lengths, and only prompts of one length generate together.
-        start = len(tests) * worker.rank // worker.world_size
-        stop = len(tests) * (worker.rank + 1) // worker.world_size
+        start, stop = (len(tests) * rank // worker.world_size for rank in (worker.rank, worker.rank + 1))
         batches = answer_cases(
             model.generate,
             self.tokenizer,

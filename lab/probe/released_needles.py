@@ -125,7 +125,7 @@ def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str,
     """Write all but the task line; return it with the index of each number."""
     cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
     text, indices = "", []
-    for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts), strict=True):
+    for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts)):
         text += ".".join(pieces[begin:end]) + ".  One of the magic number is: "
         indices.append(len(text))
         text += f"{number}. "
