@@ -24,11 +24,11 @@ method --weights_only writes plain RoPE in its place, for lab.model.huggingface.
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lab.core import plugins
 from lab.core.command import Arguments, CommandSpec, run, start
 from lab.core.errors import CheckpointError, ConfigError
-from lab.core.files import write_atomic
 from lab.data.tokenizer import require_tokenizer
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.huggingface.pretrained import save_pretrained
@@ -59,9 +59,7 @@ def export(args: Arguments) -> str:
         decoder.distance = distance("plain")
         if decoder.frequencies.method not in WRITTEN_AS:
             decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=decoder.frequencies.theta)
-    export_model(model, Path(output))
-    assert model.folder is not None, "a run"
-    write_card(model, model.folder, Path(output))
+    export_model(model, output)
     line = (
         f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, "
         f"{model.decoder.cfg.n_parameters():,} parameters, {model.method}"
@@ -71,7 +69,7 @@ def export(args: Arguments) -> str:
     return line
 
 
-def export_model(model: OpenedModel, output: Path) -> None:
+def export_model(model: OpenedModel, output: str) -> None:
     """Write a run's model and tokenizer as a Hugging Face folder."""
     experiment, run = model.experiment, model.folder
     assert experiment is not None, "a run"
@@ -102,6 +100,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
         files[kept] = (run / kept).read_bytes()
     if (run / KEPT).is_file():
         files[KEPT] = (run / KEPT).read_text(encoding="utf-8")
+    files["README.md"] = write_card(model, experiment.data.corpus, run)
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)
 
 
@@ -110,27 +109,23 @@ def longest_text(model: OpenedModel) -> int | None:
     method = model.decoder.frequencies
     if method.method == "dynamic_ntk" or model.experiment is None:
         return None
-    target = getattr(model.experiment.skip, "target_len", None)
-    return max(model.train_len, written_length(method, None) or 0, target or 0)
+    target = getattr(model.experiment.skip, "target_len", 0)
+    return max(model.train_len, written_length(method, None) or 0, target)
 
 
-def write_card(model: OpenedModel, run: Path, output: Path) -> None:
-    """Write the card of a run's checkpoint into its exported folder."""
-    assert model.experiment is not None, "a run"
-    corpus = model.experiment.data.corpus
-    data = getattr(corpus, "repository", None) or corpus.name
-    commit = RunFolder(run).environment().get("commit", "unknown")
-    text = f"""---
+def write_card(model: OpenedModel, corpus: Any, run: Path) -> str:
+    """Write the card of a run's checkpoint."""
+    return f"""---
 library_name: transformers
 tags: [probe-lab, long-context]
 ---
 # {model.name}
 
-{model.decoder.cfg.n_parameters():,} parameters, trained on {model.consumed_tokens or 0:,} tokens of {data} in windows
-of {model.train_len:,}, at commit {commit}
+{model.decoder.cfg.n_parameters():,} parameters, trained on {model.consumed_tokens or 0:,} tokens of \
+{getattr(corpus, "repository", None) or corpus.name} in windows
+of {model.train_len:,}, at commit {RunFolder(run).environment().get("commit", "unknown")}
 of the probe lab, whose code has the licence Apache-2.0. The data has its own.
 """
-    write_atomic(output / "README.md", text.encode())
 
 
 main = partial(run, SPEC, export)

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +164,6 @@ def open_hugging_face(
 
 def replaced_methods(settings: Settings, overrides: Settings) -> tuple[FrequencyMethod | None, Distance]:
     """Read the position methods that dotted overrides name; None means the model's own frequencies."""
-    errors = [
-        f"{key}={value}: not a setting of a Hugging Face folder; set position.frequency or position.distance"
-        for key, value in overrides.items()
-        if key.partition(".")[0] != "position"
-    ]
-    if errors:
-        raise ConfigError(*errors)
     values = nest(overrides)
     # STRING's shift and window follow from the folder's training length, which its dataclass does not know.
     chosen = part(values, "position")
@@ -218,15 +210,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     place = find_place(path)
     if place.is_hugging_face:
-        settings = folders.read_decoder_settings(place.folder)
-        head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
-        return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+        cfg = folders.decoder_config(folders.read_decoder_settings(place.folder), own_frequencies=True)
+        return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=cfg.head_dim)).state_dict())
     checkpoint = open_checkpoint(place.folder)
-    with rejecting(checkpoint.state):
-        shared = read_state(checkpoint)["shared"]
     weights = read_tensors(checkpoint)
-    for name, first in shared.items():  # a tied head, which is stored as the embedding
-        weights[name] = weights[first]
+    with rejecting(checkpoint.state):
+        for name, first in read_state(checkpoint)["shared"].items():  # a tied head, which is stored as the embedding
+            weights[name] = weights[first]
     return weights
 
 
@@ -235,18 +225,18 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     Raises: CheckpointError.
     """
-    parts: dict[str, list[tuple[int, Tensor]]] = {}  # of each weight, with the number of their first row
+    parts: dict[str, dict[int, Tensor]] = {}  # of each weight, by the number of their first row
     with rejecting(checkpoint.folder):
         for path in checkpoint.tensor_files(WEIGHTS):
             with safe_open(path, framework="pt") as file:
                 shards = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
                 for name in file.keys():  # noqa: SIM118, which is no dictionary
                     first_row = shards.get(name, {}).get("saved_offsets", [0])[0]
-                    parts.setdefault(name, []).append((first_row, file.get_tensor(name)))
+                    parts.setdefault(name, {})[first_row] = file.get_tensor(name)
     weights = {}
-    for name, pairs in parts.items():
-        tensors = [tensor for _, tensor in sorted(pairs, key=itemgetter(0))]
-        weights[name] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)  # which would copy a single one
+    for name, tensors in parts.items():
+        first, *others = (tensors[row] for row in sorted(tensors))
+        weights[name] = torch.cat([first, *others]) if others else first  # which would copy a single one
     return weights
 
 

@@ -100,8 +100,8 @@ class Skip(Method):
         """List the parameters' errors for a sample of `n_tokens`, as lines that begin with the field."""
         if 0 < n_tokens <= self.target_len:
             return []
-        rule = f"must be >= n_tokens={n_tokens} >= 1, or the ids do not fit below it"
-        return [self.format_error("target_len", f"{rule}; raise it or shorten the sample")]
+        rule = f"must be >= n_tokens={n_tokens} >= 1, or the ids do not fit below it; raise it or shorten the sample"
+        return [self.format_error("target_len", rule)]
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject ids that cannot skip, and sentences of single documents."""
@@ -131,8 +131,8 @@ def mean_distance(ids: IntArray) -> float:
     if n < 2:
         return math.nan
     before = np.arange(1, n)  # tokens before each step; n - before are after it
-    parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step is between
-    return float(np.diff(ids) @ parted)
+    # Each step is between this share of the pairs.
+    return float(np.diff(ids) @ (before * (n - before) / (n * (n - 1) / 2)))
 
 
 def run_lengths(ids: IntArray) -> IntArray:
@@ -143,8 +143,7 @@ def run_lengths(ids: IntArray) -> IntArray:
         >>> run_lengths(np.array([0, 1, 2, 5, 6, 10]))
         array([3, 2, 1])
     """
-    last = np.append(np.diff(ids) > 1, True)
-    return np.diff(np.flatnonzero(last), prepend=-1)
+    return np.diff(np.flatnonzero(np.diff(ids, append=ids[-1:] + 2) > 1), prepend=-1)
 
 
 class Pose(Skip):
@@ -170,8 +169,7 @@ class Rpes(Skip):
     def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Choose ids at random and sort them: int64 (n_tokens,)."""
         # Sorted below, so that a shuffle would only cost time.
-        chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
-        return np.sort(chosen.astype(np.int64))
+        return np.sort(generator.choice(self.target_len, n_tokens, replace=False, shuffle=False).astype(np.int64))
 
 
 class LongRecipe(Skip):
@@ -197,8 +195,8 @@ class LongRecipe(Skip):
         # The first sentence is in slot 0, so that the others are in slots from 1 on.
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
         slots = np.append(0, np.sort(chosen) + 1)
-        free = slots - np.arange(len(slots))  # ids skipped before each sentence, as each free slot is one id
-        return np.arange(n_tokens, dtype=np.int64) + np.repeat(free, sentence_lengths)
+        # As each free slot is one id, this many are skipped before each sentence.
+        return np.arange(n_tokens, dtype=np.int64) + np.repeat(slots - np.arange(len(slots)), sentence_lengths)
 
 
 SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}
@@ -229,6 +227,8 @@ def skip_positions(
         raise ConfigError(*errors)
     lengths = np.array(sentence_lengths if sentence_lengths is not None else [], dtype=np.int64)
     if config.needs_sentences and (lengths.sum() != n_tokens or lengths.min() < 1):
-        rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
-        raise ConfigError(f"sentence_lengths: {rule}; see lab.data.selecting.split_sentences")
+        raise ConfigError(
+            f"sentence_lengths: must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one "
+            "sentence; see lab.data.selecting.split_sentences"
+        )
     return config.position_ids(n_tokens, lengths, generator)

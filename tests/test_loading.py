@@ -93,7 +93,7 @@ def test_what_is_no_model_or_a_broken_one_is_one_line(llama, run, tmp_path):
     for path, rule in ((tmp_path / "x", "no such folder"), (tmp_path, neither)):
         with refused(f"{path}: {rule}", error=CheckpointError):
             open_model(path)
-    with refused("probe.tests=3: {}; set position.frequency or ", error=ConfigError):
+    with refused("probe.tests=3: unknown setting; ", error=ConfigError):
         open_model(llama, {"probe.tests": 3})
     (llama / "tokenizer.json").write_text("{")
     with refused(f"data.tokenizer.path={llama / 'tokenizer.json'}: not a ", error=DataError):

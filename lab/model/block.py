@@ -29,14 +29,13 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.layer = layer
-        self.backend = backend
-        self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv == "bias")
-        self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
-        self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
-        self.q_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
-        self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
+        self.cfg, self.layer, self.backend = cfg, layer, backend
+        has_bias = cfg.qkv == "bias"
+        self.q = Linear(cfg.d_model, cfg.width, bias=has_bias)
+        self.k = Linear(cfg.d_model, cfg.kv_width, bias=has_bias)
+        self.v = Linear(cfg.d_model, cfg.kv_width, bias=has_bias)
+        norm = partial(nn.RMSNorm, cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity
+        self.q_norm, self.k_norm = norm(), norm()
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -52,16 +51,14 @@ class Attention(nn.Module):
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
-        made = self.q(queries_BTD), self.k(x_BTD), self.v(x_BTD)
-        q, k, v = (x.unflatten(2, (-1, self.cfg.head_dim)) for x in made)
+        projected = self.q(queries_BTD), self.k(x_BTD), self.v(x_BTD)
+        q, k, v = (x.unflatten(2, (-1, self.cfg.head_dim)) for x in projected)
         return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
     """Return the last n tokens, or all if there are fewer, as on a rank of a context group."""
-    if n >= x_BTD.shape[1]:
-        return x_BTD
-    return x_BTD[:, -n:]
+    return x_BTD if n >= x_BTD.shape[1] else x_BTD[:, -n:]
 
 
 class FeedForward(nn.Module):

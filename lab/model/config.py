@@ -78,7 +78,7 @@ class LayersConfig(Section):
             {'window': 48, 'nope': 0}
         """
         limits = {"window": min(self.window or 0, max_len), "nope": 0}
-        return {kind: limits.get(kind, max_len) for kind in dict.fromkeys(self.pattern)}
+        return {kind: limits.get(kind, max_len) for kind in self.pattern}
 
     def methods(self, kind: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
         """Return the position methods of a type of layer in a model with these."""
@@ -158,8 +158,8 @@ class DecoderConfig(Section, kw_only=False):
     def rules(self) -> Iterator[str]:
         """Check the fields against each other, with one line for each error."""
         if self.n_parameters() > 10**13:
-            rule = f"makes {self.n_parameters():,} parameters, more than {10**13:,}"
-            yield self.format_error("d_model", f"{rule}; lower it, n_layers or d_ff")
+            rule = f"makes {self.n_parameters():,} parameters, more than {10**13:,}; lower it, n_layers or d_ff"
+            yield self.format_error("d_model", rule)
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
             yield self.format_error("n_heads", f"must divide {field}={self.width}; change one of them")
@@ -214,14 +214,10 @@ class DecoderConfig(Section, kw_only=False):
 
     def n_parameters(self) -> int:
         """Count all parameters."""
-        total = self.n_matrix_parameters + (2 * self.n_layers + 1) * self.d_model  # and the norms
-        if self.qkv == "norm":
-            total += self.n_layers * 2 * self.head_dim
-        if self.qkv == "bias":
-            total += self.n_layers * (self.width + 2 * self.kv_width)
-        if not self.tie_embeddings:  # the matrices include the head already
-            total += self.vocab_size * self.d_model
-        return total
+        of_heads = {"plain": 0, "norm": 2 * self.head_dim, "bias": self.width + 2 * self.kv_width}[self.qkv]
+        total = self.n_matrix_parameters + (2 * self.n_layers + 1) * self.d_model + self.n_layers * of_heads
+        # The matrices include the head already.
+        return total if self.tie_embeddings else total + self.vocab_size * self.d_model
 
     def flops_per_token(self, pairs_per_token: float) -> float:
         """Count the operations of one token's forward and backward pass: 6 per matrix parameter, 12 * width per

@@ -54,7 +54,7 @@ def build(
 
     Raises: LabError of `load`, in every process.
     """
-    is_first = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    is_first = not distributed.is_initialized() or distributed.get_rank() == 0
     full: Decoder | None = None
     error: LabError | None = None
     # The CPU's generator samples the weights whatever the default device, so that they are the same everywhere.
@@ -78,9 +78,7 @@ def build(
         decoder = make(None)
     shard(decoder, arrange_mesh(mesh, sharding.degree), sharding)
     decoder.to_empty(device=mesh.device_type)
-    weights: dict[str, Any] = {}
-    if full is not None:
-        weights = dict(full.state_dict())
+    weights: dict[str, Any] = {} if full is None else full.state_dict()
     set_model_state_dict(decoder, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     return decoder
 
@@ -111,8 +109,7 @@ def arrange_mesh(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
     """
     if degree is None or degree == mesh.size():
         return mesh
-    shape = (mesh.size() // degree, degree)
-    return init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(mesh.device_type, (mesh.size() // degree, degree), mesh_dim_names=("replicate", "shard"))
 
 
 @contextmanager

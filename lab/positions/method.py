@@ -179,7 +179,7 @@ class Distance(Method):
         factor = q_pos.double() * 0 + 1
         if self.log_n is not None:
             factor = ((q_pos.double() + 1).log() / math.log(self.log_n)).clamp(min=1.0)
-        return factor * float(self.constant_factor)
+        return factor * self.constant_factor
 
 
 def identity(positions: Tensor) -> Tensor:

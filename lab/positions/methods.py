@@ -43,8 +43,8 @@ class PositionConfig(Section):
         longest = window
         if distance.beyond_training and run.probe is not None:
             longest = max(window, run.probe.longest(window))
-        errors = (*distance.length_errors(longest), *run.model.distance_errors(distance))
-        yield from (f"position.distance.{error}" for error in errors)
+        for error in (*distance.length_errors(longest), *run.model.distance_errors(distance)):
+            yield f"position.distance.{error}"
         if (getattr(frequency, "theta", None) or math.inf) <= run.model.theta:
             rule = f"must be > model.theta={run.model.theta} (the adjusted base is larger)"
             yield run.format_error("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")

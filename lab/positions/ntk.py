@@ -68,9 +68,9 @@ class DynamicNtk(FrequencyMethod):
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Compute RoPE's inverse frequencies at the base for the length: float64 (head_dim / 2,)."""
-        length = max(self.length or 0, self.train_len)
+        beyond = max((self.length or 0) - self.train_len, 0)
         # s l / L - (s - 1) in a form that is exactly 1 up to the trained length.
-        growth = 1 + self.factor * (length - self.train_len) / self.train_len
+        growth = 1 + self.factor * beyond / self.train_len
         return Rope().inv_freq(head_dim, scaled_theta(theta, growth, head_dim))
 
 

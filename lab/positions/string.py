@@ -61,5 +61,5 @@ class String(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        back = self.shift - self.window
-        return (Band(Near(self.shift), identity, identity), Band(Far(self.shift), lambda m: m - back, identity))
+        shift, back = self.shift, self.shift - self.window
+        return (Band(Near(shift), identity, identity), Band(Far(shift), lambda m: m - back, identity))

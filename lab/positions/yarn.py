@@ -56,9 +56,10 @@ class ByParts(FrequencyMethod):
     def rules(self) -> Iterator[str]:
         """Require the ramp's ends to be in order."""
         if self.beta_fast <= self.beta_slow:
-            why = "pairs of more rotations than beta_fast stay, of fewer than beta_slow are interpolated"
             yield self.format_error(
-                "beta_fast", f"must be > beta_slow={self.beta_slow} ({why}); the paper has 32 and 1"
+                "beta_fast",
+                f"must be > beta_slow={self.beta_slow} (pairs of more rotations than beta_fast stay, of fewer than "
+                "beta_slow are interpolated); the paper has 32 and 1",
             )
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:

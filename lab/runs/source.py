@@ -36,6 +36,7 @@ REMOVED = {  # by the last commit that has them: settings of earlier runs on whi
     "evidence.method=gain data.corpus.name=mqar",
     "806a6455": "weights.control=kind evidence.method=asked evidence.method=suffix",
     "22fd915b": "data.schedule.start",
+    "fbd5e937": "position.frequency.method=longrope",
 }
 
 

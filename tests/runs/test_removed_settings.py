@@ -25,11 +25,13 @@ REMOVED = {
     "evidence.method=suffix": {"evidence": {"method": "suffix", "least": 1}},
     "evidence.method=gain": {"evidence": {"method": "gain"}},
     "data.schedule.start=32.0": {"data": {"schedule": {"start": 32.0, "tokens": 900}}},
+    "position.frequency.method=longrope": {"position": {"frequency": {"method": "longrope"}}},
     "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
 COMMITS = {  # others: 0385f271
     **dict.fromkeys(("weights.control=kind", "evidence.method=asked", "evidence.method=suffix"), "806a6455"),
     "data.schedule.start=32.0": "22fd915b",
+    "position.frequency.method=longrope": "fbd5e937",
 }
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 

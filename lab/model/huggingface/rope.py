@@ -26,10 +26,7 @@ def name_ignored(config: Path, settings: JsonObject) -> None:
     """Print a line for each setting of other libraries that transformers, and therefore the lab, ignores."""
     fixes = {
         "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
-        "sparse_attention_config": "attention is dense",
         "rope_condense_ratio": "its positions are --frequency=pi:factor=RATIO",
-        "use_dynamic_ntk": "its positions are --frequency=dynamic_ntk",
-        "use_logn_attn": "its logits are --position.distance.log_n=LENGTH",
     }
     for name, fix in fixes.items():
         if settings.get(name):
