@@ -6,12 +6,11 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.core.errors import DataError
 from lab.core.types import Row
@@ -36,8 +35,7 @@ from lab.data.text_files import (
 TASK_DOCUMENTS = 4000  # generated documents of one task
 
 
-@dataclass(frozen=True)
-class TextDocument:
+class TextDocument(NamedTuple):
     """A text and the name of its source; a conversation also in parts, each marked as scored or not."""
 
     text: str
@@ -48,8 +46,7 @@ class TextDocument:
 Item = TextDocument | str  # a document, or why there is none
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(NamedTuple):
     """A corpus of `n_tasks`, each read by `read(task)`, the same on every call.
 
     `listing` names what is read with its size, by which preparation detects a change between two calls.

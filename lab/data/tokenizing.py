@@ -37,10 +37,9 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
     tokenizer = load_tokenizer(folder)
     reader = open_corpus(config, listing)
     items = reader.read(task)
-    times: dict[str, int] = {}
-    if listing.root is not None:
-        # before the files are read, so that a change of one meanwhile is found
-        times = read_times(listing.root, list(listing.files)[task :: reader.n_tasks])
+    names = list(listing.files)[task :: reader.n_tasks]
+    # before the files are read, so that a change of one meanwhile is found
+    times = {} if listing.root is None else read_times(listing.root, names)
     marks_scored = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     writer = TokenShardWriter(folder / task_name(task), dtype, name=config.shard_name, marks_scored=marks_scored)
