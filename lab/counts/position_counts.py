@@ -85,22 +85,16 @@ class PositionCounts:
         Raises: DataError as `add_positions`.
         """
         if position_ids is None:
-            if max(anchors or (-1,)) >= 0:
-                raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
-        # A separate counter receives the runs, so that nothing is counted if one of them is rejected.
         added = self._empty()
-        ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
-        ids = position_ids[: int(np.sum(lengths))]
+        ends = np.cumsum(lengths)
+        ids = position_ids[: ends[-1]]
         for run in np.split(ids, ends[:-1]):
             added._add_group(run)
-        if anchors is not None and len(ids):
-            indices = np.repeat(np.asarray(anchors), lengths)
-            distances = (ids - ids[indices])[indices >= 0]
-            if len(distances):
-                added._check_anchors(int(distances.min()), int(distances.max()))
-                added.gapped += np.bincount(distances, minlength=self.max_len)
+        if anchors is not None:
+            indices = np.repeat(anchors, lengths)
+            added.gapped += np.bincount((ids - ids[indices])[indices >= 0], minlength=self.max_len)
         self.lengths += added.lengths
         self.gapped += added.gapped
 
@@ -175,7 +169,9 @@ class PositionCounts:
             if of_anchor[np.argmin(of_anchor) :].any():
                 raise DataError("doc_ids: document 0, the anchor, must come before all others")
             keys, queries = ids[of_anchor], ids[~of_anchor]
-            self._check_anchors(int(queries.min() - keys.max()) - 1, int(queries.max() - keys.min()))
+            if queries.min() <= keys.max():
+                raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
+            self._check_span(int(queries.max() - keys.min()))
             self.gapped += pairs_of_ids(queries - keys.min(), keys - keys.min(), self.max_len)
 
     def _add_group(self, ids: IntArray) -> None:
@@ -192,12 +188,6 @@ class PositionCounts:
             self.lengths[len(ids)] += 1
             return
         self.gapped += pairs_of_ids(ids - ids[0], ids - ids[0], self.max_len)
-
-    def _check_anchors(self, least: int, largest: int) -> None:
-        """Check the least and the largest distance from tokens to the anchors that they see."""
-        if least < 0:
-            raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
-        self._check_span(largest)
 
     def _check_span(self, span: int) -> None:
         if span >= self.max_len:

@@ -77,8 +77,6 @@ def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
         (lambda c: c.add_positions([0, 1, 0], [0, 0, 1], mask="anchor"), "must not come before"),
         (lambda c: c.add_positions([0, 0], [0, 1], mask="anchor"), "position_ids"),  # a token on the anchor's id
         (lambda c: c.add_positions([0, 1, 2], [0, 0]), "position_ids|doc_ids"),
-        (lambda c: c.add_runs([2], None, [0]), "anchors: need position_ids"),
-        (lambda c: c.add_runs([1, 1], np.array([1, 0]), [-1, 0]), "must not come before"),
         (lambda c: c.add_targets(np.zeros(9, dtype=np.int64)), "context=8: must be below max_len=8"),
         (lambda c: c + PositionCounts(9), "max_len=9: must equal 8"),
     ],
