@@ -101,7 +101,7 @@ class RecallTest:
         tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
         distances = self.evidence.distances(tokens, targets, lengths)
         places = np.concatenate([np.arange(n) + 1 for n in lengths])
-        table = np.stack([np.repeat(np.arange(len(lengths)), lengths), places, distances], axis=1)
+        table = np.stack([np.repeat(range(len(lengths)), lengths), places, distances], axis=1)
         generator = np.random.default_rng(self.seed)
         for number, (low, high) in enumerate(self.bins):
             inside = np.flatnonzero((distances >= low) & (distances <= high))
@@ -166,8 +166,7 @@ class RecallTest:
         # long documents weigh more. A bin that a sample lacks is nan, which the quantiles skip.
         with np.errstate(invalid="ignore"):
             values = values / n  # of all documents first, then of each sample
-        ends = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
-        lows, highs = np.nanquantile(values[1:], ends, axis=0)
+        lows, highs = np.nanquantile(values[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
         first, last = np.array(self.bins)[bins].T
         columns_by_name = {
             "distance": first,

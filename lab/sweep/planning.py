@@ -180,17 +180,12 @@ def read_sweep_values(parameters: Settings, prefix: str = "") -> dict[str, list[
     return found
 
 
-def plan_command(
-    command: Sequence[Any],
-    settings: Settings,
-    swept: Settings,
-    program: str = "",
-) -> PlannedRun:
+def plan_command(command: Sequence[Any], settings: Settings, swept: Settings, program: str = "") -> PlannedRun:
     """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
     # ${args} is where an agent puts the settings, which here follow the command.
     words = [program if word == "${program}" else str(word) for word in command if word != "${args}"]
     usual = {"${env}", "${interpreter}", "/usr/bin/env", "env", "python", "python3", "-m", sys.executable}
-    if "lab.fit" not in words or not {*words[: words.index("lab.fit")]} <= usual:
+    if "lab.fit" not in words or not usual.issuperset(words[: words.index("lab.fit")]):
         raise ConfigError(
             f"command={abbreviate(shlex.join(words))}: must start lab.fit alone, by which runs are named; write {FORM}"
         )

@@ -40,8 +40,12 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     memory = measure_memory(experiment)
     assumed = GIB if train.world_size == 1 else 2 * GIB
     refuse_too_large(memory, assumed, limit)
-    parts = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
-    parts.append(f"packs of {train.micro_batch_tokens:,} tokens")
+    parts = [
+        f"{train.world_size} x {strategy}",
+        train.precision,
+        f"window {experiment.data.window:,}",
+        f"packs of {train.micro_batch_tokens:,} tokens",
+    ]
     if train.context_parallel > 1:
         parts.append(f"each shared by {train.context_parallel}")
     if train.recompute:
