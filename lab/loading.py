@@ -83,10 +83,8 @@ def decoder_builder(experiment: Experiment, **options: Any) -> Callable[[int | N
     """Return a function that builds a run's decoder from a seed, with further options of the decoder."""
     # Callers may build the decoder on the meta device, where a table would have no values.
     with torch.device("cpu"):
-        table = experiment.frequencies
-    return lambda seed: Decoder(
-        experiment.model, frequencies=table, distance=experiment.position.distance, seed=seed, **options
-    )
+        options["frequencies"] = experiment.frequencies
+    return lambda seed: Decoder(experiment.model, distance=experiment.position.distance, seed=seed, **options)
 
 
 def open_model(
@@ -155,9 +153,15 @@ def open_hugging_face(
             table = Frequencies.of(frequency, 2 * len(table.inv_freq), table.theta)
         decoder.install(table, distance)
     config = folder / EXPERIMENT
-    experiment = load_experiment(config) if config.is_file() else None
-    window = settings["max_position_embeddings"]
-    opened = OpenedModel(name, decoder, tokenizer_in(folder), window, experiment, settings=settings, home=folder)
+    opened = OpenedModel(
+        name,
+        decoder,
+        tokenizer_in(folder),
+        settings["max_position_embeddings"],
+        load_experiment(config) if config.is_file() else None,
+        settings=settings,
+        home=folder,
+    )
     check_weights(opened.model.named_parameters(), folder)
     return opened
 

@@ -87,24 +87,20 @@ def merge_models(args: Arguments) -> str:
                 ids.setdefault(name, number)
     save_pretrained(merged, args.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
-    return (
-        f"{args.options.o}: {parts}, {merged.cfg.n_parameters():,} parameters; "
-        f"{'with a' if files else 'no'} {TOKENIZER}"
-    )
+    has = "with a" if files else "no"
+    return f"{args.options.o}: {parts}, {merged.cfg.n_parameters():,} parameters; {has} {TOKENIZER}"
 
 
 def check_same_shape(models: Models) -> None:
     """Reject models that differ from the first one in a setting that decides the shapes of weights or their use."""
-    settings = {}
+    errors, settings = [], {}
     for path, model in models.items():
         cfg = model.decoder.cfg
         settings[path] = dataclasses.asdict(cfg) | {"attention_width": cfg.width}
-    (first, ours), *others = settings.items()
-    errors = []
-    for path, theirs in others:
+        first, ours = next(iter(settings.items()))
         for name, value in ours.items():
-            if name not in FREE and theirs[name] != value:
-                errors.append(f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}")
+            if name not in FREE and settings[path][name] != value:
+                errors.append(f"model.{name}: {settings[path][name]} in {path}, {value} in {first}; {ONE_SHAPE}")
     if errors:
         raise ConfigError(*errors)
 
@@ -113,8 +109,7 @@ def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, in
     """Return the model whose positions are kept, and the training window: that of the options, or the longest."""
     positions = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
     train_len: int | None = max(model.train_len for model in models.values())
-    first = next(iter(models))
-    kept = models[Path(options.positions or first)]
+    kept = models[Path(options.positions or next(iter(models)))]
     if len(set(positions.values())) > 1:
         if options.positions is None:
             listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
@@ -123,8 +118,7 @@ def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, in
     decoder = kept.model
     if decoder.frequencies.method == "dynamic_ntk":
         train_len = None  # the method has its own and would compute something else with another
-    if options.train_len is not None:
-        train_len = options.train_len
+    train_len = options.train_len or train_len
     # Positions that the folder does not support are reported before the models are summed.
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
     return decoder, train_len
@@ -132,18 +126,12 @@ def choose_positions(models: Models, options: MergeOptions) -> tuple[Decoder, in
 
 def find_shared_tokenizer(models: Models) -> Path | None:
     """Find the tokenizer.json of the first model that has one, if any; reject models of other vocabularies."""
-    shared = first = vocabulary = None
-    errors = []
+    shared: Path | None = None
     for path in models:
         file = find_tokenizer(path.resolve())
-        if file is None:
-            continue
-        if vocabulary is None:
-            shared, first, vocabulary = file, path, load_tokenizer(file).get_vocab()
-        elif load_tokenizer(file).get_vocab() != vocabulary:
-            errors.append(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}")
-    if errors:
-        raise ConfigError(*errors)
+        shared = shared or file
+        if file and shared and load_tokenizer(file).get_vocab() != load_tokenizer(shared).get_vocab():
+            raise ConfigError(f"{path}: its tokenizer is not that of {shared.parent}; {ONE_SHAPE}")
     return shared
 
 

@@ -29,14 +29,16 @@ class Head(Linear):
     """The projection to the vocabulary; FSDP gathers its weights for losses as for logits."""
 
     def forward(
-        self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
+        self, x: Tensor, targets: Tensor | None = None, loss_weights: Tensor | None = None, *, summed: bool = True
     ) -> Tensor:
         """Compute the logits, or with targets the loss, for which all logits never exist at once."""
-        if targets_T is None:
+        if targets is None:
             return super().forward(x)
-        if summed:
-            return summed_cross_entropy(x.flatten(0, 1), self.weight, targets_T, weights_T)
-        return target_losses(x.flatten(0, 1), self.weight, targets_T)
+        hidden_TD, targets_T = x.flatten(0, 1), targets.flatten()
+        if not summed:
+            return target_losses(hidden_TD, self.weight, targets_T)
+        weights_T = None if loss_weights is None else loss_weights.flatten()
+        return summed_cross_entropy(hidden_TD, self.weight, targets_T, weights_T)
 
 
 class Decoder(nn.Module):
@@ -59,13 +61,11 @@ class Decoder(nn.Module):
         compiler: Any = None,
     ) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.recompute = recompute
+        self.cfg, self.backend, self.recompute = cfg, backend, recompute
         self.frequencies = frequencies or positions.frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or positions.distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
-        self.backend = backend
-        graphs = compile_block(compiler) if compiler is not None else None
+        graphs = None if compiler is None else compile_block(compiler)
         self.blocks = nn.ModuleList(Block(cfg, layer, backend, graphs) for layer in range(cfg.n_layers))
         self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.head = Head(cfg.d_model, cfg.vocab_size, bias=False)
@@ -148,8 +148,9 @@ class Decoder(nn.Module):
             # The layout keeps ids and segments of the full row, and only hidden states are this rank's part of it:
             # attention exchanges tokens for heads.
             layout = replace(layout, context=context)
-            targets = None if targets is None else context.local_part(targets.reshape(tokens.shape))
-            loss_weights = None if loss_weights is None else context.local_part(loss_weights.reshape(tokens.shape))
+            targets, loss_weights = (
+                None if x is None else context.local_part(x.reshape(tokens.shape)) for x in (targets, loss_weights)
+            )
             tokens = context.local_part(tokens)
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
@@ -169,8 +170,7 @@ class Decoder(nn.Module):
             x_BTD = x_BTD[:, -1:]
         x_BTD = self.norm(x_BTD)
         if targets is not None:
-            weights_T = None if loss_weights is None else loss_weights.flatten()
-            losses: Tensor = self.head(x_BTD, targets.flatten(), weights_T, summed=summed)
+            losses: Tensor = self.head(x_BTD, targets, loss_weights, summed=summed)
             return losses if summed else losses.view(shape)
         logits: Tensor = self.head(x_BTD)
         return logits if last_only else logits.view(*shape, -1)
@@ -184,8 +184,7 @@ class Decoder(nn.Module):
         cache: KeyCache | None = None,
     ) -> Layout:
         """Prepare ids, rotations and segments once for all layers."""
-        past = 0
-        n_rotated = 0
+        past = n_rotated = 0
         if cache is not None:
             past = cache.length
             n_rotated = past if cache.n_maps else 0
@@ -236,7 +235,7 @@ class Decoder(nn.Module):
 def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
     """Create AdamW, which decays matrices alone."""
     # A checkpoint stores the optimizer's state in the order of these groups.
-    matrices = [p for p in decoder.parameters() if p.ndim > 1]
-    vectors = [p for p in decoder.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.1}, {"params": [], "weight_decay": 0.0}]
+    for parameter in decoder.parameters():
+        groups[parameter.ndim == 1]["params"].append(parameter)
     return AdamW(groups, lr=optim.lr, eps=1e-8, betas=(0.9, optim.beta2), fused=True)

@@ -68,8 +68,7 @@ def count_fitting_rows(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
     # Half of the free memory is left to activations and fragments.
     free = torch.cuda.mem_get_info(weight.device)[0] + unused
     # A batch takes the same number of steps for any number of rows: equal batches leave no small one at the end.
-    n_batches = math.ceil(n_rows / max(1, free // 2 // n_bytes))
-    return math.ceil(n_rows / n_batches)
+    return math.ceil(n_rows / math.ceil(n_rows / max(1, free // 2 // n_bytes)))
 
 
 def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:

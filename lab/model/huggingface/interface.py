@@ -96,15 +96,14 @@ class Applied:
         if n_q != n_k:
             # Positions of cached keys are not stored. The keys that the last query sees have consecutive positions
             # that end with its own; those in between, such as padding on the left, count as no step.
-            seen_by_last = torch.ones(1, n_k, device=q.device) if visible is None else visible[:, -1]
-            steps = seen_by_last.long().cumsum(-1)
+            steps = (torch.ones(1, n_k, device=q.device) if visible is None else visible[:, -1]).long().cumsum(-1)
             k_pos = steps - steps[:, -1:] + torch.atleast_2d(q_pos)[:, -1:]
         starts = None
         if visible is None and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
             starts = first_ids(k_pos, None)
         method = (self.frequencies or own_frequencies(self.rotary)).at_length(k_pos.shape[-1])
-        inv_freq = nn.functional.pad(method.inv_freq, (0, q.shape[3] // 2 - len(method.inv_freq)))
-        method = Frequencies(method.config, method.theta, inv_freq * rotates)
+        inv_freq = nn.functional.pad(method.inv_freq * rotates, (0, q.shape[3] // 2 - len(method.inv_freq)))
+        method = Frequencies(method.config, method.theta, inv_freq)
         return Layout(q_pos, k_pos, method, self.distance, q.dtype, starts=starts, mask=visible)
 
 
@@ -112,8 +111,8 @@ def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequ
     """Return a model's own inverse frequencies, with any scaling; zeros where it rotates nothing."""
     if rotary is None:
         return Frequencies(Own(), theta, Own().inv_freq(head_dim, theta))
-    is_plain = getattr(rotary, "rope_type", "default") == "default"
-    return Frequencies(Rope() if is_plain else Own(), theta, rotary.inv_freq.detach().double().cpu())
+    config = Rope() if getattr(rotary, "rope_type", "default") == "default" else Own()
+    return Frequencies(config, theta, rotary.inv_freq.detach().double().cpu())
 
 
 def find_rotary(model: nn.Module) -> Any:
@@ -148,12 +147,11 @@ def apply(
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, build_mask)
     rotary = find_rotary(model)
-    if is_changed and rotary is None:
-        message: str | None = "has no rotary embedding that all layers share"
-    else:
+    message: str | None = "has no rotary embedding that all layers share"
+    if not is_changed or rotary is not None:
         message = find_difference(model, rotary)
-        if message is not None and rotary is not None and not is_changed:
-            message = find_difference(model, None)  # its own rotation, and the lab's attention
+    if message is not None and rotary is not None and not is_changed:
+        message = find_difference(model, None)  # its own rotation, and the lab's attention
     if message is not None:
         remove_methods(model)
         fix = " with other positions; leave them out" if is_changed else "; use another model"
