@@ -3,9 +3,9 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from lab.core import files, locks
 from lab.core.command import Bar, show
@@ -14,7 +14,7 @@ from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text
 from lab.data.corpora import open_corpus
-from lab.data.shards import SPLITS, Split, task_name
+from lab.data.shards import Split, task_name
 from lab.data.sources import BUILDER, INPUTS, PREPARE_AGAIN, check_inputs, check_sources, read_hub_listing
 from lab.data.text_files import describe_skipped
 from lab.data.tokenizer import TOKENIZER, end_of_document, obtain_tokenizer, split_documents
@@ -25,8 +25,7 @@ RunTask = Callable[[int], shards.Manifest]
 Check = Callable[[Path], object]  # rejects the tokenizer of a folder, for instance because it has too few tokens
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A prepared corpus: its folder and its contents."""
 
     folder: Path
@@ -159,7 +158,7 @@ def prepare(
             check(folder)
     except (ConfigError, DataError):
         # leave no folder of settings that cannot be prepared, unless other processes work in it
-        if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
+        if not any(folder.glob("*task-*")):
             shutil.rmtree(folder)
         raise
     undone = [task for task in range(n_tasks)[tasks] if not (folder / task_name(task)).exists()]
@@ -240,7 +239,7 @@ def summarise(folder: Path) -> Prepared:
     for path in shards.shards_in(folder):
         manifest = shards.read_shard_manifest(path)
         prepared.skips.update(manifest["skips"])
-        for split in SPLITS:
-            prepared.documents[split] += manifest["splits"][split]["documents"]
-            prepared.tokens[split] += manifest["splits"][split]["tokens"]
+        for split, counts in manifest["splits"].items():
+            prepared.documents[split] += counts["documents"]
+            prepared.tokens[split] += counts["tokens"]
     return prepared

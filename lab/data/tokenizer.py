@@ -185,9 +185,11 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
 def compare_tokenizer(config: DataConfig, folder: Path) -> list[str]:
     """Report whether a tokenizer's file, if it still exists, differs from the copy with the shards."""
     choice = config.tokenizer
-    if isinstance(choice, Bpe) or not Path(choice.path).exists():
-        return []
-    if load_tokenizer(Path(choice.path), choice.eos).to_str() == load_tokenizer(folder).to_str():
+    if (
+        isinstance(choice, Bpe)
+        or not Path(choice.path).exists()
+        or load_tokenizer(Path(choice.path), choice.eos).to_str() == load_tokenizer(folder).to_str()
+    ):
         return []
     return [f"data.tokenizer.path={choice.path} was changed"]
 
