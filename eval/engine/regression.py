@@ -41,12 +41,11 @@ LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
 
 
 class Regression(NamedTuple):
-    """A fitted regression: slopes of the logs of `columns`, the median's intercept, `sigma` in nats.
+    """A fitted regression: slopes of the logs of columns, the median's intercept, `sigma` in nats.
 
-    `slopes` are finite; those `reported` are infinite where the data bound them on one side only.
+    `slopes` are finite; those `reported` by column are infinite where the data bound them on one side only.
     """
 
-    columns: tuple[str, ...]
     slopes: FloatArray
     reported: dict[str, float]
     intercept: float
@@ -126,7 +125,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     is_open = errors[1:] > OPEN
     reported = dict(zip(columns, np.where(is_open, np.copysign(np.inf, slopes), slopes).tolist(), strict=True))
     intercept = float(centre + d[0] * sigma - slopes @ middle)
-    return Regression(tuple(columns), slopes, reported, intercept, sigma)
+    return Regression(slopes, reported, intercept, sigma)
 
 
 def negative_log_likelihood(
@@ -157,7 +156,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     """
     from scipy.stats import t
 
-    columns = list(whole.columns)
+    columns = list(whole.reported)
     rows = []
     for base in points["base"].unique():
         # Columns are selected again, because without a base some may no longer differ.

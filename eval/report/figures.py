@@ -50,14 +50,15 @@ def plot_distances(runs: Runs) -> Figure | None:
     rows = runs.distances
     if rows.empty:
         return None
-    names = [name for name in runs.methods if name in set(rows["method"])]
+    best = ["plain", *rows.groupby("method")["score"].mean().nlargest(7).index]
+    names = [name for name in runs.methods if name in best]
     has_bands = len(names) <= MOST_BANDS
-    caption = f"{LIMITS} The dashed level is the threshold."
+    caption = f"{LIMITS} The dashed level is the threshold. Plain and the seven most accurate methods are shown."
     if has_bands:
         caption += BANDS
     y = Axis("mean", "retrieval accuracy", limits=(0, 1), percent=True)
     chart = plot_lines(
-        fold_runs(rows, ["condition", "method", "distance"], ends=SHARES),
+        fold_runs(rows[rows["method"].isin(names)], ["condition", "method", "distance"], ends=SHARES),
         Axis("distance", "distance of the number (tokens)"),
         y,
         "method",

@@ -102,7 +102,6 @@ def read_task(name: str, category: str, family: str, budget: int, source: str | 
 
 
 TASKS = {name: read_task(name, **values) for name, values in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
-ALL = tuple(TASKS.values())
 
 
 def wilson_interval(scores: Sequence[float]) -> tuple[float, float]:
@@ -115,8 +114,8 @@ def wilson_interval(scores: Sequence[float]) -> tuple[float, float]:
 
     # Without rounding, thirds that add up to a whole number may be a bit above it, which the ceiling would raise.
     total = round(sum(scores), 9)
-    lower = binomtest(math.floor(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
-    upper = binomtest(math.ceil(total), len(scores)).proportion_ci(CONFIDENCE, "wilson")
+    tests = [binomtest(k, len(scores)) for k in (math.floor(total), math.ceil(total))]
+    lower, upper = (test.proportion_ci(CONFIDENCE, "wilson") for test in tests)
     return float(lower.low), float(upper.high)
 
 

@@ -106,6 +106,7 @@ class ReachTask(Task):  # type: ignore[misc]
         return True
 
     def test_docs(self) -> list[dict[str, int]]:
+        """List the tests, each by its distance and number."""
         # Test by test, so that the harness's --limit omits no distance.
         return [
             {"distance": distance, "test": test}

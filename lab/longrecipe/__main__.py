@@ -109,9 +109,7 @@ def list_stage_nodes(resolved: Resolved, left: Sequence[Stage], launcher: Sequen
 def run_recipe(args: Arguments) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status."""
     check_copies("start one; --launcher starts the processes of a training stage")
-    launcher = [sys.executable] if args.options.launcher is None else shlex.split(args.options.launcher)
-    if not launcher:
-        raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
+    launcher = shlex.split(args.options.launcher or "") or [sys.executable]
     recipe = read_recipe(Path(args.positional[0]), args.settings)
     resolved = resolve_recipe(recipe)
     left: list[Stage] = []

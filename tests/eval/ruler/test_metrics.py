@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from eval.ruler.tasks import ALL, all_parts, any_part, averages, effective_length, wilson_interval
+from eval.ruler.tasks import TASKS, all_parts, any_part, averages, effective_length, wilson_interval
 
 CASES = [  # answer, expected, all parts, any part
     pytest.param("12345678", ["1234567"], 1.0, 1.0, id="inside_a_longer_number"),
@@ -41,7 +41,7 @@ def frame(scores):
 
 
 def test_categories_weigh_their_tasks_alike_and_the_average_all_13():
-    scores = frame({(task.name, 4096): ROW.get(task.name, 90.0) for task in ALL})
+    scores = frame({(task.name, 4096): ROW.get(task.name, 90.0) for task in TASKS.values()})
     means = averages(scores)[4096]
     assert list(means.index) == ["retrieval", "multi-hop tracing", "aggregation", "question answering", "average"]
     assert means.tolist() == pytest.approx([90, 60, 60, 40, 980 / 13])
