@@ -93,7 +93,7 @@ class WindowMask(Method):
     @property
     def running(self) -> bool:
         """Whether ids continue across the documents of a window."""
-        return getattr(self, "ids", "reset") == "running"
+        return self.is_anchored or getattr(self, "ids", "reset") == "running"
 
     @abstractmethod
     def group(self, documents: Numbers) -> Numbers:
@@ -138,10 +138,6 @@ class Anchor(WindowMask):
 
     shuffles: ClassVar[bool] = True
     method: Literal["anchor"] = "anchor"
-
-    @property
-    def running(self) -> bool:
-        return True
 
     def group(self, documents: Numbers) -> Numbers:
         """Each document is a group; all groups also see the anchor."""

@@ -114,7 +114,7 @@ class Skip(Method):
     @property
     def selects(self) -> bool:
         """Whether a sample consists of sentences of a longer text."""
-        return False
+        return getattr(self, "selection", None) is not None
 
 
 def mean_distance(ids: IntArray) -> float:
@@ -184,10 +184,6 @@ class LongRecipe(Skip):
     @property
     def by_types(self) -> bool:
         return self.selection not in (None, "random")
-
-    @property
-    def selects(self) -> bool:
-        return self.selection is not None
 
     def position_ids(self, n_tokens: int, sentence_lengths: IntArray, generator: np.random.Generator) -> IntArray:
         """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,)."""

@@ -13,8 +13,7 @@ A near tile, for kernels that slide a window, ends with the last query's own key
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 Shape = Literal["full", "causal", "upper", "near"]
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Queries at positions `q` against keys at positions `k`."""
 
     q: range
@@ -51,8 +49,7 @@ def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
         yield Tile(q, seen_by_all, "full")
 
 
-@dataclass(frozen=True)
-class Near:
+class Near(NamedTuple):
     """The sliding window of pairs with i < width."""
 
     width: int
@@ -95,8 +92,7 @@ class Near:
             yield Tile(corner, range(first + cut, whole), "upper")
 
 
-@dataclass(frozen=True)
-class Far:
+class Far(NamedTuple):
     """The pairs with i >= distance."""
 
     distance: int
@@ -108,8 +104,7 @@ class Far:
         return triangle(q, k, self.distance)
 
 
-@dataclass(frozen=True)
-class ChunksBack:
+class ChunksBack(NamedTuple):
     """The pairs with a key `least` to `most` chunks of `size` positions before the query's; 0 to 0 is the same."""
 
     size: int
