@@ -32,19 +32,16 @@ from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
 from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
-from lab.analysis.table import ResultTable, bound_reach, check_runs, is_run, read_result_table, unpacked
+from lab.analysis.table import ResultTable, bound_reach, check_runs, is_run, read_counts, read_result_table, unpacked
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
 from lab.core.types import CONFIDENCE, Row
-from lab.counts import SavedCounts, f_at
+from lab.counts import f_at
 from lab.probe.reach import recompute_reach
-from lab.runs.checkpoints import folder_name
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that are collinear, the first is kept
-FORMS = {"reach": ",.1f", "f at reach": ",.0f", "least f": ",.0f", "most f": ",.0f"}
-FORMS |= dict.fromkeys(("coefficient", "low", "high"), "+.2f")
 
 
 class ReachOptions(Section):
@@ -64,8 +61,8 @@ def explain_reach(request: Request) -> Result:
     with unpacked(request.positional) as places:
         check_runs(places)
         table = read_result_table(places, options.replicate)
-        branches = [run for run, condition in table.conditions.items() if not condition.is_base] or [*table.conditions]
-        distance = options.at or min(int(table.settings[run]["data.window"]) for run in branches) // 2
+        windows = [int(table.settings[run]["data.window"]) for run in list_branches(table)]
+        distance = options.at or min(windows) // 2
         every = read_points(table, distance, last_only=options.last)
     acquired = every[every["acquired"]]
     is_bounded = np.isfinite(acquired["low"]) | np.isfinite(acquired["high"])
@@ -73,37 +70,43 @@ def explain_reach(request: Request) -> Result:
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     # Conditions are named by what differs between the runs that give points: other runs leave no trace.
-    names = {run: condition for run, condition in table.conditions.items() if run in set(points["path"])}
+    names = {run: table.conditions[run] for run in points["path"].unique()}
     short, common = shorten_names({run: condition.name for run, condition in names.items()})
     points["condition"] = points.pop("path").map(label_conditions(names, short))
     columns, errors = select_separable(points, COLUMNS)
     model = fit(points, columns)
+    tables = {"points": points.set_index("run"), "conditions": tabulate_reach(points)}
+    conditions = tables["conditions"]
     exact, ends = is_measured(points).sum(), np.isposinf(points["high"]).sum()
     differing = find_differences(condition_settings({run: table.settings[run] for run in names}))
-    n, conditions = len(points), points["condition"].nunique()
-    text = f"""n = {n} probes of {points["run"].nunique()} runs in {conditions} conditions; \
+    n = len(points)
+    text = f"""n = {n} probes of {points["run"].nunique()} runs in {len(conditions)} conditions; \
 reach measured in {exact}, the end of what was tested in {ends}, none in {n - exact - ends}
 skipped {len(every) - len(acquired)} without retrieval, {len(acquired) - n} without f at {distance} tokens or \
 a limit of reach
 conditions differ in: {", ".join(differing) or "nothing"}
 
 """
-    tables = {"points": points.set_index("run"), "conditions": tabulate_reach(points)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         text += f"no regression: reach was measured in {exact} probes, and {rule}"
     else:
         tables["coefficients"], n_bases = jackknife(points, model)
         text += regression_text(tables["coefficients"], model, n_bases, errors)
-    shown = to_text(tables["conditions"].dropna(axis="columns", how="all"), FORMS)
+    shown = to_text(conditions.dropna(axis="columns", how="all"), {"reach": ",.1f", "f at reach": ",.0f"})
     text += f"\n\nlast probes, geometric means:\n{shown}\n"
     if common:
         text += f"in most conditions: {common}\n"
-    text += "\n".join(define_names(tables["conditions"].index))
+    text += "\n".join(define_names(conditions.index))
     rows = []
     for name, each in tables.items():
         rows += [{"table": name, **row} for row in each.reset_index().to_dict("records")]
     return request.save("reach", "\n".join(fill(line, WIDEST) for line in text.rstrip().split("\n")), rows)
+
+
+def list_branches(table: ResultTable) -> list[str]:
+    """List the runs that no other starts from, or all if there are only such."""
+    return [run for run, condition in table.conditions.items() if not condition.is_base] or [*table.conditions]
 
 
 def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -> pd.DataFrame:
@@ -113,27 +116,23 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
     where it is the end, minus infinity and the first distance where it is none.
     """
     rows: list[Row] = []
-    has_branches = not all(condition.is_base for condition in table.conditions.values())
-    for path, condition in table.conditions.items():
-        if condition.is_base and has_branches:
-            continue
-        settings = table.settings[path]
-        probes = list_reaches(table, path)
+    for path in list_branches(table):
+        run, settings = Path(path), table.settings[path]
+        names = {"path": path, "run": run.name, "base": Path(table.conditions[path].base).name}
+        names |= {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
+        names |= {"section": settings.get("data.corpus.section_tokens")}
         # Counts are saved at every probe, so that f and demand are those at its time.
-        for record in probes[-1:] if last_only else probes:
-            saved = Path(path) / f"counts/{folder_name(record['tokens'])}.npz"
-            counts = SavedCounts.read(saved) if saved.exists() else None
-            demand = None if counts is None else counts.g_from(distance)
+        for record in list_reaches(table, path)[-1 if last_only else 0 :]:
+            counts = read_counts(run, record["tokens"])
             high = record.get("reach_high", record["first_distance"])
             low, high = bound_reach(record["reach"], high, record["last_distance"])
-            columns = {"f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
-            columns |= {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
-            columns |= {"section": settings.get("data.corpus.section_tokens"), "low": low, "high": high}
-            names = {"path": path, "run": Path(path).name, "base": Path(condition.base).name}
-            rows.append({**record, **columns, **names})
+            demand = counts and counts.g_from(distance)
+            rows.append({**record, "f": f_at(counts, distance), DEMAND: demand, "low": low, "high": high, **names})
     numbers = (*COLUMNS, "low", "high", "reach", "reach_low", "reach_high", "f_at_reach")
     points = pd.DataFrame(rows, columns=["path", "run", "base", "acquired", *numbers])
-    return points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
+    points = points.astype(dict.fromkeys(numbers, float) | {"acquired": bool})
+    points[DEMAND] += 1
+    return points
 
 
 def list_reaches(table: ResultTable, path: str) -> list[Row]:
@@ -141,19 +140,16 @@ def list_reaches(table: ResultTable, path: str) -> list[Row]:
 
     A run has acquired retrieval if it finds half of the numbers at some distance.
     """
-    rows = table.rows[table.rows.run == path]
-    rows = rows.assign(is_own=np.array([file.name == "probes.jsonl" for file in rows.file], dtype=bool))
-    accuracies = rows[rows.metric == "accuracy"]
-    best = accuracies[accuracies.is_own].groupby("tokens").score.max()
-    probes = []
-    own = rows[rows.is_own & rows.metric.str.startswith("reach") & rows["first"].notna()]
-    for row in own.sort_values("tokens", kind="stable").itertuples():
+    rows = table.rows[(table.rows.run == path) & (table.rows.metric == "accuracy")]
+    is_own = np.array([file.name == "probes.jsonl" for file in rows.file], dtype=bool)
+    probes = [probe for probe in table.probes if probe["run"] == path and probe.get("first_distance")]
+    if probes:
         # A run may find numbers at distances nearer than any that counts as reach.
-        is_acquired = bool(row.record["reach"] or best.get(row.tokens, 0) >= 0.5)
-        probes.append({**row.record, "tokens": row.tokens, "acquired": is_acquired})
-    plain = accuracies[~accuracies.is_own & (accuracies.method == "rope+plain")]
-    if probes or plain.empty:
-        return probes
+        best = rows[is_own].groupby("tokens").score.max()
+        return [{**probe, "acquired": probe["reach"] or best.get(probe["tokens"], 0) >= 0.5} for probe in probes]
+    plain = rows[~is_own & (rows.method == "rope+plain")]
+    if plain.empty:
+        return []
     tests = {int(row.distance): row.record for row in plain.itertuples()}
     reach = recompute_reach(tests, table.settings[path].get("probe.threshold", 0.8))
     return [{"tokens": int(plain.tokens.iloc[0]), "acquired": plain.score.max() >= 0.5, **reach}]
@@ -163,15 +159,11 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors
     """Write the regression with its limits, and the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
     if len(table):
-        lines.append(to_text(table, FORMS))
+        lines.append(to_text(table, "+.2f"))
     lines.append(f"{CONFIDENCE:g} limits by the jackknife over {n_bases} bases, or runs without one")
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open, where reach was only bounded, or one base alone tells")
-    by_error: dict[str, list[str]] = {}
-    for column, error in errors.items():
-        by_error.setdefault(error, []).append(column)
-    for error, columns in by_error.items():
-        lines.append(f"not in the regression, {error}: {', '.join(columns)}")
+    lines += [f"not in the regression, {error}: {column}" for column, error in errors.items()]
     return "\n".join(lines)
 
 
@@ -181,12 +173,10 @@ def tabulate_reach(points: pd.DataFrame) -> pd.DataFrame:
     exact = is_measured(last)
     # f at the end of what was tested is an upper bound of the f that a reach takes, and no part of the means.
     f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
+    logs = {"reach": np.log(last["reach"].where(exact)), "f at reach": np.log(f)}
     counts = {"runs": 1, "none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
-    by = last["condition"]
-    table = pd.DataFrame(counts, index=last.index).groupby(by, sort=False).sum()
-    logs = np.log(pd.DataFrame({"reach": last["reach"].where(exact), "f at reach": f}))
-    table = table.join(np.exp(logs.groupby(by).mean()))
-    return table.join(f.groupby(by).agg(**{"least f": "min", "most f": "max"}))
+    groups = last[["condition"]].assign(**counts, **logs).groupby("condition", sort=False)
+    return groups[[*counts]].sum().join(np.exp(groups[[*logs]].mean()))
 
 
 SPEC = EvaluationSpec(

@@ -266,10 +266,16 @@ def read_results(file: Path, needed: Collection[str] = ()) -> tuple[str | None, 
     return None, records
 
 
+def read_counts(run: Path, tokens: int | None) -> SavedCounts | None:
+    """Read the counts of a run at the probe after a number of tokens; None if it has none."""
+    path = run / f"counts/{folder_name(tokens or 0)}.npz"
+    return SavedCounts.read(path) if path.exists() else None
+
+
 def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | None:
     """Return the demand from a reach on, at the probe after a number of tokens; None if it was not counted."""
-    path = run / f"counts/{folder_name(tokens or 0)}.npz"
-    return None if reach is None or not path.exists() else SavedCounts.read(path).g_from(int(reach))
+    counts = None if reach is None else read_counts(run, tokens)
+    return counts and counts.g_from(int(reach or 0))
 
 
 def bound_reach(reach: float | None, high: float | None, last: float, most: float = np.inf) -> tuple[float, float]:
