@@ -32,13 +32,23 @@ from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
 from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
-from lab.analysis.table import ResultTable, bound_reach, check_runs, is_run, read_counts, read_result_table, unpacked
+from lab.analysis.table import (
+    ResultTable,
+    bound_reach,
+    check_runs,
+    is_run,
+    read_counts,
+    read_probes,
+    read_result_table,
+    unpacked,
+)
 from lab.core.command import start
 from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
 from lab.core.types import CONFIDENCE, Row
 from lab.counts import f_at
 from lab.probe.reach import recompute_reach
+from lab.runs.checkpoints import CONSUMED
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that are collinear, the first is kept
@@ -142,11 +152,15 @@ def list_reaches(table: ResultTable, path: str) -> list[Row]:
     """
     rows = table.rows[(table.rows.run == path) & (table.rows.metric == "accuracy")]
     is_own = np.array([file.name == "probes.jsonl" for file in rows.file], dtype=bool)
-    probes = [probe for probe in table.probes if probe["run"] == path and probe.get("first_distance")]
+    best = rows[is_own].groupby("tokens").score.max()
+    probes = []
+    for probe in read_probes(Path(path)):
+        if probe.get("first_distance"):
+            # A run may find numbers at distances nearer than any that counts as reach.
+            tokens = probe[CONSUMED]
+            probes.append({**probe, "tokens": tokens, "acquired": probe["reach"] or best.get(tokens, 0) >= 0.5})
     if probes:
-        # A run may find numbers at distances nearer than any that counts as reach.
-        best = rows[is_own].groupby("tokens").score.max()
-        return [{**probe, "acquired": probe["reach"] or best.get(probe["tokens"], 0) >= 0.5} for probe in probes]
+        return probes
     plain = rows[~is_own & (rows.method == "rope+plain")]
     if plain.empty:
         return []

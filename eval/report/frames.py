@@ -86,12 +86,12 @@ def read_runs(places: Sequence[Path]) -> Runs:
     last = last.sort_values("n", kind="stable", na_position="first")
     last = last.drop_duplicates(["run", "method", "metric", "distance"], keep="last").sort_index()
     last = label(last.sort_values("method", key=lambda names: names.map(methods.index), kind="stable"))
-    probes = label(tabulate_probes(table))
+    probes = label(tabulate_probes(table.settings))
     gains = select_last(collect(Run.recall))
     gains["middle"] = gains.groupby("distance").middle.transform("mean")  # of the bins of all seeds
     held_out = probes.rename(columns={"probe": "bin", "held_out_loss": "loss"}).dropna(subset="loss")
     return Runs(
-        runs=label(tabulate_probes(table, last=True)),
+        runs=label(tabulate_probes(table.settings, last=True)),
         losses=pd.concat([collect(average_losses), held_out.assign(kind="held out")], ignore_index=True),
         probes=probes,
         results=label(results[[file.name == "probes.jsonl" for file in results.file]]),

@@ -14,15 +14,15 @@ distance fails, or reach is not determined (lab/probe/reach.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lab.analysis.conditions import condition_settings, find_differences
-from lab.analysis.table import ResultTable, read_probes, read_result_table, unpacked
+from lab.analysis.conditions import condition_settings, find_differences, read_run_settings
+from lab.analysis.table import read_probes, unpacked
 from lab.core.chart import Axis, Rule, concat, plot_lines, save_chart
 from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray, Row
@@ -125,7 +125,11 @@ class Run:
 
     def contexts(self) -> pd.DataFrame:
         """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
-        return as_table(chain.from_iterable(list_contexts(probe) for probe in RunFolder(self.path).probes()), CONTEXTS)
+        rows = []
+        for probe in RunFolder(self.path).probes():
+            for context, loss in probe.get("context_loss", {}).items():
+                rows.append({"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss})
+        return as_table(rows, CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
         """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
@@ -143,41 +147,54 @@ class Run:
 
         Raises: MissingPackage; CheckpointError for a run that has counted nothing.
         """
-        charts = []
-
-        def add(
-            rows: pd.DataFrame, x: Axis, y: Axis, title: str, series: str | None = "consumed_tokens", **options: Any
-        ) -> None:
-            if len(rows):
-                charts.append(plot_lines(rows, x, y, series, title=title, width=280, **options))
-
         profiles, probes, contexts = self.counts().profiles(), self.probes(), self.contexts()
         last = probes.iloc[-1].to_dict() if len(probes) else {}
-        rules = [Rule("y", last.get("threshold", 0.8), "threshold")]
         share = partial(Axis, limits=(0, 1), percent=True)
-        distances, lengths = Axis("distance", "tokens"), Axis("length", "tokens")
-        title = f"accuracy by distance: {format_reach(last)}"
-        add(self.distances(), distances, share("score"), title, rules=rules)
-        add(self.lengths(), lengths, share("accuracy"), "tests passed by length", rules=rules)
-        tokens, loss = Axis("consumed_tokens", "tokens"), Axis("loss")
-        add(self.metrics(), tokens, loss, "training loss, nats per token", None, marks=False)
-        frequency, y = as_table(per_distance(profiles)), Axis("per distance", log=True)
-        title = "position frequency and demand by distance"
-        add(frequency, distances._replace(log=True), y, title, "profile", names=list(profiles), marks=False)
-        rows = contexts[contexts["context"] > 0]  # a logarithmic axis has no 0
-        title = "held-out loss by visible context, nats per token"
-        add(rows, Axis("context", "tokens", log=True), loss, title, marks=False)
-        title = "gain by distance of the evidence, nats"
-        add(self.recall(), Axis("middle", "tokens", log=True), Axis("score"), title, marks=False)
+        distance, loss = Axis("distance", "tokens"), Axis("loss")
+        tested = {"rules": [Rule("y", last.get("threshold", 0.8), "threshold")]}
+        lines: Row = {"marks": False}
+        # Rows, the axes, the title, and what is not usual of each chart.
+        charts: list[tuple[pd.DataFrame, Axis, Axis, str, Row]] = [
+            (self.distances(), distance, share("score"), f"accuracy by distance: {format_reach(last)}", tested),
+            (self.lengths(), Axis("length", "tokens"), share("accuracy"), "tests passed by length", tested),
+            (
+                self.metrics(),
+                Axis("consumed_tokens", "tokens"),
+                loss,
+                "training loss, nats per token",
+                {**lines, "series": None},
+            ),
+            (
+                as_table(per_distance(profiles)),
+                distance._replace(log=True),
+                Axis("per distance", log=True),
+                "position frequency and demand by distance",
+                {**lines, "series": "profile", "names": list(profiles)},
+            ),
+            (
+                contexts[contexts["context"] > 0],  # a logarithmic axis has no 0
+                Axis("context", "tokens", log=True),
+                loss,
+                "held-out loss by visible context, nats per token",
+                lines,
+            ),
+            (
+                self.recall(),
+                Axis("middle", "tokens", log=True),
+                Axis("score"),
+                "gain by distance of the evidence, nats",
+                lines,
+            ),
+        ]
+        plots = []
+        for rows, x, y, title, options in charts:
+            if len(rows):
+                plots.append(
+                    plot_lines(rows, x, y, **{"series": "consumed_tokens", "title": title, **options}, width=280)
+                )
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        save_chart(concat(*charts, columns=3, title=self.path.resolve().name), picture.path)
+        save_chart(concat(*plots, columns=3, title=self.path.resolve().name), picture.path)
         return picture
-
-
-def list_contexts(probe: Row) -> Iterator[Row]:
-    """List the held-out loss of a probe by visible context: from `context` earlier tokens to 2x that."""
-    for context, loss in probe.get("context_loss", {}).items():
-        yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -212,30 +229,28 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         lab.frame("runs/windows_*", last=True).plot.scatter("data.window", "reach")
     """
     patterns = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
-    found: set[Path] = set()
-    for pattern in patterns:
-        found.update(expand_pattern(Path(pattern)))
+    found = {*chain.from_iterable(expand_pattern(Path(pattern)) for pattern in patterns)}
     with unpacked(list(found)) as folders:
-        paths = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
-        if not paths:
-            named = " ".join(str(pattern) for pattern in patterns) or "runs=[]"
+        settings = {}
+        for path in sorted(map(str, folders)):
+            if (Path(path) / "config.yaml").is_file():
+                check_files(Path(path), ("config.yaml", *RECORDS))
+                settings[path] = read_run_settings(Path(path))
+        if not settings:
+            named = " ".join(map(str, patterns)) or "runs=[]"
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
-        for path in paths:
-            check_files(Path(path), ("config.yaml", *RECORDS))
-        return tabulate_probes(read_result_table([Path(path) for path in paths]), last)
+        return tabulate_probes(settings, last)
 
 
-def tabulate_probes(table: ResultTable, last: bool = False) -> pd.DataFrame:
-    """Tabulate the probes of all runs, as `frame` returns them."""
-    names = find_differences(condition_settings(table.settings))
-    rows: dict[tuple[str, int], Row] = {}
-    for probe in table.probes:
-        settings = table.settings[probe["run"]]
-        labels = {"run": Path(probe["run"]).name, "seed": settings.get("run.seed")}
-        labels |= {name: settings.get(name) for name in names}
-        # With `last`, a later probe replaces the ones before.
-        rows[probe["run"], 0 if last else probe["probe"]] = {**probe, **labels}
-    return as_table(rows.values(), ["run", "seed", "probe", *names, *PROBES])
+def tabulate_probes(settings: Mapping[str, Row], last: bool = False) -> pd.DataFrame:
+    """Tabulate the probes of runs, as `frame` returns them, by the settings of each run's path."""
+    names = find_differences(condition_settings(settings))
+    rows = []
+    for run, own in settings.items():
+        labels = {"run": Path(run).name, "seed": own.get("run.seed"), **{name: own.get(name) for name in names}}
+        probes = [{**probe, **labels, "probe": number} for number, probe in enumerate(read_probes(Path(run)))]
+        rows += probes[-1:] if last else probes
+    return as_table(rows, ["run", "seed", "probe", *names, *PROBES])
 
 
 def as_table(records: Iterable[Row], columns: Iterable[str] | None = None) -> pd.DataFrame:

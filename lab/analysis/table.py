@@ -138,12 +138,11 @@ class ResultTable(NamedTuple):
 
     `rows` has a row for each result: the fields of lab.results.schema.Row; g, the demand from a reach on; `censored`,
     whether the number is below what was tested or at its end; `file`; and of a run its `condition`, the `replicate` by
-    which runs are paired, its `base`, and `is_base`. `probes` are summaries of training's probes with their run and
-    number. `settings` and `conditions` are by the path of a run. `replicate` are settings whose values are replicates.
+    which runs are paired, its `base`, and `is_base`. `settings` and `conditions` are by the path of a run. `replicate`
+    are settings whose values are replicates.
     """
 
     rows: pd.DataFrame
-    probes: list[Line]
     settings: dict[str, Line]
     conditions: dict[str, Condition]
     replicate: set[str]
@@ -189,17 +188,13 @@ def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -
     import pandas as pd
 
     rows: list[Line] = []
-    probes: list[Line] = []
     settings: dict[str, Line] = {}
     plan = set(replicate)
     skipped: dict[str, None] = {}
     for place in places:
         before = len(rows)
         if (place / "config.yaml").is_file():
-            run = str(place.resolve())
-            settings[run] = read_run_settings(place)
-            for number, record in enumerate(read_probes(place)):
-                probes.append({**record, "run": run, "probe": number, "tokens": record[CONSUMED]})
+            settings[str(place.resolve())] = read_run_settings(place)
         for file in list_results(place):
             home = find_run(file)
             if home is not None:
@@ -216,7 +211,7 @@ def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -
     frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
     for name, column in zip(("condition", "replicate", "base", "is_base"), Condition._fields, strict=True):
         frame[name] = frame.run.map({run: getattr(condition, column) for run, condition in conditions.items()})
-    return ResultTable(frame, probes, settings, conditions, plan, [*skipped])
+    return ResultTable(frame, settings, conditions, plan, [*skipped])
 
 
 def find_run(file: Path) -> Path | None:
