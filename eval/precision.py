@@ -105,55 +105,45 @@ class Precision(texts.OnTexts):
 
     def rows(self) -> Iterator[Row]:
         """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""
-        trained = self.subject.model.decoder
-        reference = self.options.reference
-        arithmetics = list(ARITHMETICS)[: 2 + self.options.whole_model]
+        trained, reference = self.subject.model.decoder, self.options.reference
+        arithmetics = list(ARITHMETICS.items())[: 2 + self.options.whole_model]
         decoders = {"trained": trained, "random": subject.build_random(trained, self.options.seed)}
-        with Bar(total=2 * len(arithmetics) * len(self.texts), desc="precision", unit="text") as bar:
-            for (weights, decoder), name in product(decoders.items(), arithmetics):
-                arithmetic = ARITHMETICS[name]
-                used = subject.to_bfloat16(decoder) if arithmetic.whole else decoder
-                profiles, logits = [], []
-                # One text at a time: the logits of a shift take memory that grows with the square of the length.
-                for text in self.texts[:, None]:
-                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
-                    first = partial(first_logit_difference, used, shift=0, arithmetic=arithmetic, reference=reference)
-                    logits.append([first(text[:, :length]).item() for length in self.lengths])
-                    bar.update()
-                pair = {"weights": weights, "arithmetic": name, "reference": reference}
-                yield from self.build_rows(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
-
-    def build_rows(self, pair: Row, by_token: FloatArray, by_length: FloatArray) -> Iterator[Row]:
-        """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
-        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, by_token.mean(0), strict=True):
-            about = {**self.origin, "metric": "D", **pair, "shift": shift, "tokens": self.n_tokens}
-            first = None
-            if profile.any():
-                first = float(profile[0] / profile.sum())
-            yield {**about, **summarize_texts(values), "first_token_frac": first}
-        for length, values in zip(self.lengths, by_length.T, strict=True):
-            about = {**self.origin, "metric": "D_logit", **pair, "shift": 0, "tokens": length}
-            yield {**about, **summarize_texts(values)}
+        for (weights, decoder), (name, arithmetic) in product(decoders.items(), arithmetics):
+            used = subject.to_bfloat16(decoder) if arithmetic.whole else decoder
+            parts, logits = [], []
+            # One text at a time: the logits of a shift take memory that grows with the square of the length.
+            for text in Bar(self.texts[:, None], desc="precision", unit="text"):
+                parts.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, reference))
+                first = partial(first_logit_difference, used, shift=0, arithmetic=arithmetic, reference=reference)
+                logits.append([first(text[:, :length]).item() for length in self.lengths])
+            by_token = torch.cat(parts).cpu().numpy()
+            pair = {"weights": weights, "arithmetic": name, "reference": reference}
+            about = {**self.origin, "metric": "D", **pair}
+            for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, by_token.mean(0), strict=True):
+                share = float(profile[0] / profile.sum()) if profile.any() else None
+                row = {**about, "shift": shift, "tokens": self.n_tokens, **summarize_texts(values)}
+                yield {**row, "first_token_frac": share}
+            for length, values in zip(self.lengths, np.array(logits).T, strict=True):
+                yield {**about, "metric": "D_logit", "shift": 0, "tokens": length, **summarize_texts(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write D and D_logit as tables, means over texts."""
-        head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
-        second = f"D_logit (Eq. 5): shift 0 against {self.options.reference}"
-        tables = format_curves(rows, "D", "shift"), format_curves(rows, "D_logit", "tokens")
-        return f"{head}\n{tables[0]}\n\n{second}\n{tables[1]}"
-
-
-def format_curves(rows: Sequence[Row], metric: str, index: str) -> str:
-    """Write the rows of a metric as a table, a column for each weights and arithmetic."""
-    curves = [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
-    return to_text(pivot(curves, index, "curve", "value").map("{:.3g}".format).rename("{:,}".format))
+        """Write D and D_logit as tables, means over texts, a column for each weights and arithmetic."""
+        heads = {
+            ("D", "shift"): f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}",
+            ("D_logit", "tokens"): f"D_logit (Eq. 5): shift 0 against {self.options.reference}",
+        }
+        tables = []
+        for (metric, index), head in heads.items():
+            curves = [
+                {**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric
+            ]
+            tables.append(f"{head}\n{to_text(pivot(curves, index, 'curve', 'value').rename('{:,}'.format), '.3g')}")
+        return "\n\n".join(tables)
 
 
 def summarize_texts(values: FloatArray) -> Row:
     """Summarize a number over all texts."""
-    std = None
-    if len(values) > 1:
-        std = float(values.std(ddof=1))
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
     return {"value": float(values.mean()), "std": std, "n": len(values)}
 
 
