@@ -37,13 +37,11 @@ from lab.core.chart import Axis, plot_lines
 from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.counts import SavedCounts
-from lab.counts.saved import F, G, bin_edges, per_distance
+from lab.counts.saved import bin_edges, per_distance
 from lab.data import module, preparation, text_files
 from lab.data.batch import to_batch
 from lab.runs import source
 from lab.train.record import Counting
-
-NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
 
 
 class DemandOptions(schema.Section):
@@ -57,17 +55,18 @@ def report_demand(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place = request.model
     options, settings = split_options(DemandOptions, request.options)
-    if (place / source.CONFIG).is_file():
+    file = place / source.CONFIG
+    if file.is_file():
         if request.options:
-            rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
+            rule = f"would be ignored, a run has counted; name {file}"
             raise ConfigError(*[f"--{name}: {rule}" for name in request.options])
-        experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
+        experiment, counts = config.load_experiment(file), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:
         experiment, counts = count_packs(place, options, settings)
-    profiles: Settings = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
-    if np.array_equal(profiles["g"], profiles["g_unweighted"]):
-        del profiles["g_unweighted"]
+    profiles: Settings = {"f": counts.f, "g": counts.g}
+    if not np.array_equal(profiles["g"], counts.g_unweighted):
+        profiles["g_unweighted"] = counts.g_unweighted
     if counts.g_by_ids is not None:
         profiles["g_by_ids"] = counts.g_by_ids
     with_evidence = profiles["g"].sum().item()
@@ -79,11 +78,9 @@ def report_demand(request: Request) -> Result:
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
     bins, text = tabulate_bins(profiles)
-    name = place.name if place.is_dir() else place.stem
-    name = name.replace("*", "all")  # of a pattern
+    name = (place.name if place.is_dir() else place.stem).replace("*", "all")  # of a pattern
     rows: list[Row] = [{"metric": "counted", **sums, "evidence": evidence}]
-    for row in bins.to_dict("records"):
-        rows.append({"metric": "demand", **row})
+    rows += [{"metric": "demand", **row} for row in bins.to_dict("records")]
     picture = partial(plot_demand, profiles, f"{name}: {summary}")
     return request.save(f"demand-{name}", f"{summary}\n{text}", rows, picture)
 
@@ -133,21 +130,17 @@ def tabulate_bins(profiles: Settings) -> tuple[pd.DataFrame, str]:
     """Tabulate bins of distances, also as text: f and g, and the targets that ask for a bin or a larger distance."""
     edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
-    rows.insert(0, "from", edges[:-1])
-    rows.insert(1, "to", np.array(edges[1:]) - 1)
     rows["g_or_farther"] = rows["g"][::-1].cumsum()
-    distances = []
-    for low, high in zip(rows["from"], rows["to"], strict=True):
-        distances.append(f"{low:,}" if low == high else f"{low:,}-{high:,}")
-    lines = rows.drop(columns=["from", "to"]).set_index(pd.Index(distances, name="distance"))
-    return rows, to_text(lines, ",.0f")
+    ends = list(zip(edges, np.array(edges[1:]) - 1))
+    names = ["-".join(dict.fromkeys([f"{low:,}", f"{high:,}"])) for low, high in ends]
+    text = to_text(rows.set_index(pd.Index(names, name="distance")), ",.0f")
+    return pd.DataFrame(ends, columns=["from", "to"]).join(rows), text
 
 
 def plot_demand(profiles: Settings, title: str) -> Any:
     """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
-    named = {NAMES[name]: values for name, values in profiles.items()}
     axes = Axis("distance", "distance (tokens)", log=True), Axis("per distance", log=True)
-    return plot_lines(per_distance(named), *axes, "profile", title=title, names=list(named), marks=False)
+    return plot_lines(per_distance(profiles), *axes, "profile", title=title, names=list(profiles), marks=False)
 
 
 SPEC = EvaluationSpec(
