@@ -91,8 +91,7 @@ def show_method(request: command.Request) -> Result:
         errors.append("--plot: a skip method has no picture; leave it out")
     if errors:
         raise ConfigError(*errors)
-    summarize = show_skip if is_skip else show_matrix
-    text, rows = summarize(config, options)
+    text, rows = (show_skip if is_skip else show_matrix)(config, options)
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
@@ -102,17 +101,11 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     held = list_values(distance, length)
     # Parameters that are off are omitted.
     parameters = {name: value for name, value in asdict(distance).items() if value is not None and name != "method"}
-    row = {
-        "metric": "relative_positions",
-        "method": distance.method,
-        "parameters": parameters,
-        "length": length,
-        "largest": float(held[-1]),
-        "distinct": len(held),
-    }
+    row: Row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
     words = " ".join([distance.method, *[f"--{name}={json.dumps(value)}" for name, value in parameters.items()]])
     facts = f"{length} tokens, {len(held)} relative positions, the largest {format_position(held[-1])}"
-    return f"{format_matrix(distance, length)}\n\n{words}\n{facts}", [row]
+    text = f"{format_matrix(distance, length)}\n\n{words}\n{facts}"
+    return text, [{**row, "largest": float(held[-1]), "distinct": len(held)}]
 
 
 def compute_cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
@@ -135,13 +128,13 @@ def list_values(distance: Distance, length: int) -> FloatArray:
 
 
 def format_position(value: float) -> str:
-    """Write a position with the fewest decimals it needs.
+    """Write a position with the fewest decimals it needs, `.` for a hidden one.
 
     Example:
-        >>> format_position(6.0), format_position(5.5), format_position(1 / 3)
-        ('6', '5.5', '0.333')
+        >>> format_position(6.0), format_position(5.5), format_position(1 / 3), format_position(np.nan)
+        ('6', '5.5', '0.333', '.')
     """
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+    return "." if np.isnan(value) else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def format_matrix(distance: Distance, length: int) -> str:
@@ -149,12 +142,8 @@ def format_matrix(distance: Distance, length: int) -> str:
     if length > WHOLE:
         return f"a matrix of more than {WHOLE} tokens is not printed; --plot plots it"
     positions = np.arange(length)
-    rows = []
-    for cells in compute_cells(distance, positions, positions):
-        rows.append(["." if np.isnan(cell) else format_position(cell) for cell in cells])
-    width = np.char.str_len(rows).max()
-    lines = [" ".join(np.char.rjust(row, width)) for row in rows]
-    return "\n".join(lines)
+    texts = np.vectorize(format_position)(compute_cells(distance, positions, positions))
+    return "\n".join(map(" ".join, np.char.rjust(texts, np.char.str_len(texts).max())))
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
@@ -171,16 +160,10 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     index = pd.MultiIndex.from_product([sampled, sampled], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, index).reset_index()
     heat = partial(chart.plot_heat, grid, chart.Axis("key", "key position"), chart.Axis("query", "query position"))
-    return chart.concat(
-        heat("position", title="relative position, tokens"),
-        heat(
-            "share",
-            percent=True,
-            title=f"f of it on natural lengths, share of the largest; never trained: {never} of the cells",
-        ),
-        columns=2,
-        title=f"{distance.method}: a text of {options.length:,} tokens; training on natural lengths",
-    )
+    trained = f"f of it on natural lengths, share of the largest; never trained: {never} of the cells"
+    parts = heat("position", title="relative position, tokens"), heat("share", percent=True, title=trained)
+    title = f"{distance.method}: a text of {options.length:,} tokens; training on natural lengths"
+    return chart.concat(*parts, columns=2, title=title)
 
 
 def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
@@ -192,9 +175,8 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     if target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
         raise ConfigError(f"--target_len={target_len}: {rule}")
-    texts: dict[str, Iterator[IntArray]] = {config.method: sample_ids(config, options)}
-    for length in (n, target_len):
-        texts[f"0 .. {length - 1}"] = iter([np.arange(length)])
+    texts: dict[str, Iterable[IntArray]] = {config.method: sample_ids(config, options)}
+    texts |= {f"0 .. {length - 1}": [np.arange(length)] for length in (n, target_len)}
     rows: list[Row] = []
     table: list[Row] = []
     for name, ids in texts.items():
@@ -235,9 +217,8 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
         runs.append(skip.run_lengths(ids))
         last.append(int(ids[-1]))  # ids rise
     f = counts.frequency()
-    mean_run_length = float(np.concatenate(runs).mean())
-    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": mean_run_length, "largest": max(last)}
-    return row, f / f[0]
+    means = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
+    return {**means, "largest": max(last)}, f / f[0]
 
 
 def settings(everything: bool) -> list[str]:

@@ -68,10 +68,8 @@ def pack(runs: Iterable[Path], table: Path, replicate: Sequence[str] = ()) -> No
     """Write what commands read of run folders to a table, and that some settings are replicates in all of them."""
     text = ""
     for run in sorted(runs):
-        records = [*list_records(run)]
-        if replicate:
-            records.insert(0, {"file": "plan.json", "text": json.dumps({"replicate": [*replicate]}) + "\n"})
-        for record in records:
+        plan = {"file": "plan.json", "text": json.dumps({"replicate": [*replicate]}) + "\n"}
+        for record in [*([plan] if replicate else []), *list_records(run)]:
             text += json.dumps({"run": run.name, **record}, separators=(",", ":")) + "\n"
     write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
@@ -107,15 +105,13 @@ def write_record(folder: Path, record: Line) -> None:
             raise ValueError(f"{abbreviate(name)} is no name of a run or its file")
     path = folder.joinpath(*names)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if "row" in record and path.suffix == ".jsonl":
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record["row"]) + "\n")
-    elif "arrays" in record:
+    if "arrays" in record:
         with path.open("xb") as binary:
             np.savez(binary, **record["arrays"])
-    else:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(record["text"])
+        return
+    is_row = "row" in record and path.suffix == ".jsonl"
+    with path.open("a" if is_row else "x", encoding="utf-8") as file:
+        file.write(json.dumps(record["row"]) + "\n" if is_row else record["text"])
 
 
 @contextmanager
@@ -169,10 +165,9 @@ def check_runs(places: Sequence[Path]) -> None:
     """
     errors = [] if places else ["RUNS: must be set; name run folders"]
     for place in places:
-        if not place.exists():
-            errors.append(f"{place}: {no_folder(place)}")
-        elif not (place / "config.yaml").is_file():
-            errors.append(f"{place}: must be a run folder, with a config.yaml; name run folders")
+        if not (place / "config.yaml").is_file():
+            rule = "must be a run folder, with a config.yaml; name run folders" if place.exists() else no_folder(place)
+            errors.append(f"{place}: {rule}")
     for name, n in sorted(Counter(place.resolve().name for place in places).items()):
         if n > 1:
             errors.append(f"{name}: must be the name of one folder only; rename the others")
