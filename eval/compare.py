@@ -18,7 +18,7 @@ Without --full the table has at most 25 lines, each run under the method that it
 start from. --replicate=start.path makes bases that differ, as continuations until one retrieves, replicates too.
 
 A number is the mean over seeds, with 95% limits (lab/results/statistics.py). Seeds of which one is censored have no
-mean, but the least and the most. Seeds that all found all are a line below the table. --by model shows each run.
+mean, but the least and the most. Seeds that all found all are a line below the table. --by run.name shows each run.
 Differences from the first column are tested: shares by Fisher's exact test, means over four seeds and more by the
 paired t test or Welch's. Holm's method adjusts all p of a table together. A second line of reach has its growth from
 column to column: the mean difference of ln reach of the same seeds. Where a reach is only bounded, the least difference
@@ -103,8 +103,6 @@ def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) ->
     if not full:
         frame, notes = select_usual(frame, by, table)
     is_setting = any(list(map(partial(add_field, frame), by)))
-    if "model" in by:
-        frame["model"] = frame.own_model
     if "checkpoint" not in by:
         newest = frame.groupby(["measure", "model", "method"], dropna=False).checkpoint.transform("max")
         is_older = frame.checkpoint != newest
@@ -137,7 +135,6 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
     own = condition_settings(table.settings, table.replicate)
     for name in find_differences(own):
         frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
-    frame["own_model"] = frame.model
     frame["condition"] = frame.condition.astype(object).fillna(frame.model)
     short, _ = shorten_names({run: condition.name for run, condition in table.conditions.items()})
     # A condition of one run has the run's name.
@@ -409,7 +406,6 @@ def describe_marks(cells: pd.DataFrame) -> list[str]:
     notes = ["Shares in percent."]
     if (cells.seeds > 1).any():
         notes.append("Means over seeds with 95% limits; of censored seeds the least and the most: < below, + beyond.")
-    if (cells.metric == GROWTH).any():
         notes.append("Growth is the mean difference of the seeds from the column before.")
     notes += [*cells.agreement.dropna().unique()]
     if cells.test.notna().any():

@@ -82,10 +82,10 @@ def label_conditions(conditions: Mapping[str, Condition], names: Mapping[str, st
     seeds = defaultdict(list)
     for condition in conditions.values():
         seeds[condition.name].append(str(condition.seed))
-    labels = {run: Path(run).name for run in conditions}
+    labels = {}
     for run, condition in conditions.items():
-        if len(seeds[condition.name]) > 1:
-            labels[run] = f"{names[run]}, n = {len(set(seeds[condition.name]))}"
+        own = seeds[condition.name]
+        labels[run] = f"{names[run]}, n = {len(set(own))}" if len(own) > 1 else Path(run).name
     return labels
 
 
@@ -112,13 +112,12 @@ def condition_settings(settings: Mapping[str, Row], replicate: Collection[str] =
     machine = ("run.", "track.", "data.folder", "train.threads", "train.devices", "train.accelerator", "probe.batch")
     out = {}
     for name, row in settings.items():
-        own = {}
-        for key, value in row.items():
-            if key not in replicate and not key.startswith(machine) and not key.endswith(".seed"):
-                own[key] = value
-        if "start.path" in own and bases.get(name) in names:
-            own["start.path"] = f"base {names[bases[name]]}".removesuffix(" all")
-        out[name] = own
+        keys = [
+            key for key in row if key not in replicate and not key.startswith(machine) and not key.endswith(".seed")
+        ]
+        out[name] = {key: row[key] for key in keys}
+        if "start.path" in keys and bases.get(name) in names:
+            out[name]["start.path"] = f"base {names[bases[name]]}".removesuffix(" all")
     return out
 
 
@@ -127,10 +126,8 @@ def without_numbers(settings: Mapping[str, Row], own: Mapping[str, Row]) -> dict
     groups = defaultdict(list)
     out = {}
     for name, row in own.items():
-        out[name] = dict(row)
-        for key, value in row.items():
-            if isinstance(value, str) and "/" in value:
-                out[name][key] = re.sub(r"\d+", "", value)
+        paths = {key: value for key, value in row.items() if isinstance(value, str) and "/" in value}
+        out[name] = {**row, **{key: re.sub(r"\d+", "", path) for key, path in paths.items()}}
         groups[str(out[name])].append(name)
     for names in groups.values():
         if len({str(settings[name].get("run.seed")) for name in names}) < len(names):
@@ -149,9 +146,7 @@ def find_differences(settings: Mapping[str, Row]) -> list[str]:
         >>> find_differences({"a": one, "b": other}), find_differences({"a": one, "b": {"data.window": 8}})
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
-    values: dict[str, set[str]] = {}
-    for row in settings.values():
-        values |= {key: set() for key in row}
+    values: dict[str, set[str]] = {key: set() for key in set().union(*settings.values())}
     for row in settings.values():
         sections = {key.rpartition(".")[0] for key in row}
         for key, seen in values.items():
@@ -195,23 +190,16 @@ def name_rows(settings: Mapping[str, Row]) -> dict[str, str]:
         others = [other for other in keys if other != key]
         if "None" in values and len(values) == 2 and count_distinct(settings, others) == n_all:
             keys = others
-    folders = {}
+    parts: dict[str, list[str]] = {name: [] for name in settings}
     for key in keys:
         paths = [row[key] for row in settings.values() if isinstance(row.get(key), str) and "/" in row[key]]
-        folders[key] = ""
-        if len({path.startswith("/") for path in paths}) == 1:
-            folders[key] = os.path.commonpath([os.path.dirname(path) for path in paths])
-    names = {}
-    for name, row in settings.items():
-        parts = []
-        for key in keys:
-            if row.get(key) is not None:
-                value = row[key]
-                if folders[key] and isinstance(value, str):
-                    value = value.removeprefix(folders[key]).lstrip("/")
-                parts.append(name_setting(key, value))
-        names[name] = ", ".join(parts) or "all"
-    return names
+        folder, slash, _ = os.path.commonprefix(paths).rpartition("/")  # noqa: RUF071  (cut at a slash)
+        for name, row in settings.items():
+            value = row.get(key)
+            if value is not None:
+                short = value.removeprefix(folder + slash) if isinstance(value, str) else value
+                parts[name].append(name_setting(key, short))
+    return {name: ", ".join(words) or "all" for name, words in parts.items()}
 
 
 def shorten_names(conditions: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -274,10 +262,8 @@ def replace_weights(settings: Row) -> Row:
     name = names.get(control, f"{control} control")  # of a removed control
     if not re.fullmatch(r"\[\[0, \d+\]\]", str(settings.get("weights.keep", "[[0, 0]]"))):
         name = name.replace("far-masked", "masked outside")  # of the intervals, which follow where they differ
-    named = {**settings, "weights": name}
-    del named["weights.by"]
-    named.pop("weights.control", None)
-    return named
+    others = {key: value for key, value in settings.items() if key not in ("weights.by", "weights.control")}
+    return {**others, "weights": name}
 
 
 def name_setting(key: str, value: object) -> str:

@@ -204,8 +204,8 @@ def read_result_table(places: Sequence[Path], replicate: Collection[str] = ()) -
             plan |= set(map(str, planned.get("replicate", ())))
     conditions = find_conditions(settings, plan)
     frame = pd.DataFrame(rows, columns=[*Row._fields, "g", "censored", "file"])
-    for name, column in zip(("condition", "replicate", "base", "is_base"), Condition._fields, strict=True):
-        frame[name] = frame.run.map({run: getattr(condition, column) for run, condition in conditions.items()})
+    names = ["condition", "replicate", "base", "is_base"]
+    frame = frame.join(pd.DataFrame.from_dict(conditions, orient="index", columns=names), on="run")
     return ResultTable(frame, settings, conditions, plan, [*skipped])
 
 
