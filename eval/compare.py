@@ -43,7 +43,7 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.text import WIDEST, Result, fitted, natural_key, pivot
-from lab.analysis.conditions import condition_settings, define_names, find_differences, shorten_names
+from lab.analysis.conditions import condition_settings, define_names, find_differences
 from lab.analysis.table import ResultTable, bound_reach, list_results, read_result_table, unpacked
 from lab.core.chart_style import CENSORED, range_of
 from lab.core.command import show, start
@@ -136,10 +136,9 @@ def add_conditions(table: ResultTable) -> pd.DataFrame:
     for name in find_differences(own):
         frame[name] = [str(own.get(run, {}).get(name)) for run in frame.run]
     frame["condition"] = frame.condition.astype(object).fillna(frame.model)
-    short, _ = shorten_names({run: condition.name for run, condition in table.conditions.items()})
     # A condition of one run has the run's name.
     is_one = frame.groupby("condition").run.transform("nunique") <= 1
-    frame["model"] = frame.model.where(is_one, frame.run.map(short))
+    frame["model"] = frame.model.where(is_one, frame.condition)
     frame["seed_of_run"] = frame.replicate.astype(str)
     # They follow from run and checkpoint.
     frame[["precision", "weights"]] = frame[["precision", "weights"]].mask(frame.run != "", "")

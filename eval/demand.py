@@ -64,9 +64,9 @@ def report_demand(request: Request) -> Result:
         analysis.Run(place).g()  # raises where there is none
     else:
         experiment, counts = count_packs(place, options, settings)
-    profiles: Settings = {"f": counts.f, "g": counts.g}
-    if not np.array_equal(profiles["g"], counts.g_unweighted):
-        profiles["g_unweighted"] = counts.g_unweighted
+    profiles: Settings = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
+    if np.array_equal(profiles["g"], profiles["g_unweighted"]):
+        del profiles["g_unweighted"]
     if counts.g_by_ids is not None:
         profiles["g_by_ids"] = counts.g_by_ids
     with_evidence = profiles["g"].sum().item()

@@ -31,7 +31,7 @@ import pandas as pd
 from eval.engine.command import OF_RUNS, EvaluationSpec, Request, run_evaluation
 from eval.engine.regression import SPARE, Regression, fit, is_measured, jackknife, select_separable
 from eval.engine.text import WIDEST, Result, to_text
-from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions, shorten_names
+from lab.analysis.conditions import condition_settings, define_names, find_differences, label_conditions
 from lab.analysis.table import (
     ResultTable,
     bound_reach,
@@ -81,8 +81,7 @@ def explain_reach(request: Request) -> Result:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     # Conditions are named by what differs between the runs that give points: other runs leave no trace.
     names = {run: table.conditions[run] for run in points["path"].unique()}
-    short, common = shorten_names({run: condition.name for run, condition in names.items()})
-    points["condition"] = points.pop("path").map(label_conditions(names, short))
+    points["condition"] = points.pop("path").map(label_conditions(names))
     columns, errors = select_separable(points, COLUMNS)
     model = fit(points, columns)
     tables = {"points": points.set_index("run"), "conditions": tabulate_reach(points)}
@@ -105,8 +104,6 @@ conditions differ in: {", ".join(differing) or "nothing"}
         text += regression_text(tables["coefficients"], model, n_bases, errors)
     shown = to_text(conditions.dropna(axis="columns", how="all"), {"reach": ",.1f", "f at reach": ",.0f"})
     text += f"\n\nlast probes, geometric means:\n{shown}\n"
-    if common:
-        text += f"in most conditions: {common}\n"
     text += "\n".join(define_names(conditions.index))
     rows = []
     for name, each in tables.items():
@@ -128,7 +125,7 @@ def read_points(table: ResultTable, distance: int, *, last_only: bool = False) -
     rows: list[Row] = []
     for path in list_branches(table):
         run, settings = Path(path), table.settings[path]
-        names = {"path": path, "run": run.name, "base": Path(table.conditions[path].base).name}
+        names: Row = {"path": path, "run": run.name, "base": Path(table.conditions[path].base).name}
         names |= {"window": settings.get("data.window"), "theta": settings.get("model.theta")}
         names |= {"section": settings.get("data.corpus.section_tokens")}
         # Counts are saved at every probe, so that f and demand are those at its time.

@@ -55,7 +55,7 @@ def make_report(request: Request) -> Result:
         if not figures:
             raise DataError("RUN: no run has counts or probes to plot; name runs that have saved a checkpoint")
         charts = [figure.chart.properties(title=figure.title) for figure in figures]
-        heading = filter(None, [title, runs.common, *define_names(runs.conditions)])
+        heading = [title, *define_names(runs.conditions)]
         save_chart(concat(*charts, columns=2, title="\n".join(heading)), output)
         return Result(counts, rows, picture=output)
     # A report is recognised by a line of its script.
@@ -90,7 +90,6 @@ def render_page(runs: Runs, figures: Sequence[Figure], title: str) -> str:
     bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # the default
     content = {
         "title": title,
-        "common": runs.common,
         "names": define_names(runs.conditions),
         "figures": figures,
         "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},

@@ -1,7 +1,7 @@
 """What a report shows of its runs, as data frames made of the table of their results.
 
-A condition is a set of n runs that differ in nothing but seeds (lab/analysis/conditions.py). Its label leaves out the
-settings that most conditions have, which `common` lists; one run alone has its own name.
+A condition is a set of n runs that differ in nothing but seeds (lab/analysis/conditions.py); one run alone has its own
+name.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.text import natural_key
-from lab.analysis.conditions import label_conditions, shorten_names
+from lab.analysis.conditions import label_conditions
 from lab.analysis.run import Run, tabulate_probes
 from lab.analysis.table import check_runs, read_result_table
 from lab.core.chart_style import CENSORED, RUN
@@ -49,17 +49,15 @@ class Runs(NamedTuple):
     conditions: list[str]
     methods: list[str]
     thresholds: set[float]
-    common: str
 
 
 def read_runs(places: Sequence[Path]) -> Runs:
     """Read run folders, rejecting what is none, has the name of another, or is broken."""
     check_runs(places)
     table = read_result_table(places)
-    short, common = shorten_names({run: condition.name for run, condition in table.conditions.items()})
     # Runs of a condition follow one another, with the numbers in the names of conditions rising.
-    order = sorted(short, key=lambda run: natural_key(short[run]))
-    named = label_conditions(table.conditions, short)
+    order = sorted(table.conditions, key=lambda run: natural_key(table.conditions[run].name))
+    named = label_conditions(table.conditions)
     labels = {Path(run).name: named[run] for run in order}
 
     def collect(read: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
@@ -103,7 +101,6 @@ def read_runs(places: Sequence[Path]) -> Runs:
         conditions=[*dict.fromkeys(labels.values())],
         methods=methods,
         thresholds={settings.get("probe.threshold", 0.8) for settings in table.settings.values()},
-        common=common,
     )
 
 

@@ -10,7 +10,7 @@ A run whose loss is masked by evidence is named by what is masked; any other set
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from lab.core.types import Row
 from lab.core.yaml import flatten, read_yaml
 from lab.positions.methods import brief_value
 
-BASE = "base model"  # name of runs that others start from
 DEFINITIONS = {  # of names, for the line under a picture or a table
     "unmasked": "all targets have a loss",
     "far-masked": "the loss is masked for targets whose evidence is beyond D tokens, the end of weights.keep",
@@ -77,7 +76,7 @@ def find_conditions(settings: Mapping[str, Row], replicate: Collection[str] = ()
     return found
 
 
-def label_conditions(conditions: Mapping[str, Condition], names: Mapping[str, str]) -> dict[str, str]:
+def label_conditions(conditions: Mapping[str, Condition]) -> dict[str, str]:
     """Label every run by the name of its condition with n, the number of its seeds; one run alone by its own name."""
     seeds = defaultdict(list)
     for condition in conditions.values():
@@ -85,7 +84,7 @@ def label_conditions(conditions: Mapping[str, Condition], names: Mapping[str, st
     labels = {}
     for run, condition in conditions.items():
         own = seeds[condition.name]
-        labels[run] = f"{names[run]}, n = {len(set(own))}" if len(own) > 1 else Path(run).name
+        labels[run] = f"{condition.name}, n = {len(set(own))}" if len(own) > 1 else Path(run).name
     return labels
 
 
@@ -174,7 +173,7 @@ def name_conditions(settings: Mapping[str, Row], replicate: Collection[str] = ()
     if bases:
         of_bases = {name: row for name, row in settings.items() if name in bases}
         for name, condition in name_conditions(of_bases, replicate).items():
-            names[name] = f"{BASE}, {condition}".removesuffix(", all")
+            names[name] = f"base model, {condition}".removesuffix(", all")
     return {name: names[name] for name in settings}  # in the order of the runs
 
 
@@ -200,23 +199,6 @@ def name_rows(settings: Mapping[str, Row]) -> dict[str, str]:
                 short = value.removeprefix(folder + slash) if isinstance(value, str) else value
                 parts[name].append(name_setting(key, short))
     return {name: ", ".join(words) or "all" for name, words in parts.items()}
-
-
-def shorten_names(conditions: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Shorten the names of four conditions or more by what more than half of them have, and return this as well.
-
-    Example:
-        >>> shorten_names({"a": "x=1, y=1", "b": "x=2, y=1", "c": "x=3, y=1", "d": "x=1, y=2"})
-        ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
-    """
-    names = {*conditions.values()}
-    times = Counter(", ".join(names).split(", "))
-    common = [part for part, n in times.items() if len(names) >= 4 and n > len(names) / 2 and part != BASE]
-    short = {}
-    for run, name in conditions.items():
-        parts = [part for part in name.split(", ") if part not in common]
-        short[run] = ", ".join(parts) or "common settings"
-    return short, ", ".join(sorted(common))
 
 
 def list_bases(settings: Mapping[str, Row], replicate: Collection[str] = ()) -> set[str]:
@@ -276,7 +258,7 @@ def name_setting(key: str, value: object) -> str:
         ('3,000,000 tokens', 'min lr 0.001')
     """
     text = f"{value:,}" if isinstance(value, int) and value >= 10_000 else brief_value(value)
-    # Several settings are joined by a comma and a space, by which the name is split again (shorten_names).
+    # Several settings are joined by a comma and a space.
     text = text.replace(", ", ",")
     if key in PHRASES:
         return PHRASES[key].format(text)

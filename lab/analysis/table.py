@@ -265,7 +265,7 @@ def read_counts(run: Path, tokens: int | None) -> SavedCounts | None:
 def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | None:
     """Return the demand from a reach on, at the probe after a number of tokens; None if it was not counted."""
     counts = None if reach is None else read_counts(run, tokens)
-    return counts and counts.g_from(int(reach or 0))
+    return counts.g_from(int(reach or 0)) if counts else None
 
 
 def bound_reach(reach: float | None, high: float | None, last: float, most: float = np.inf) -> tuple[float, float]:
