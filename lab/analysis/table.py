@@ -134,8 +134,8 @@ class ResultTable(NamedTuple):
 
     `rows` has a row for each result: the fields of lab.results.schema.Row; g, the demand from a reach on; `censored`,
     whether the number is below what was tested or at its end; `file`; and of a run its `condition`, the `replicate` by
-    which runs are paired, its `base`, and `is_base`. `settings` and `conditions` are by the path of a run. `replicate`
-    are settings whose values are replicates.
+    which runs are paired, its `base`, and `is_base`. `settings` and `conditions` are by the path of a run. Values of
+    the settings `replicate` are replicates.
     """
 
     rows: pd.DataFrame
