@@ -156,12 +156,14 @@ class TokenRun:
     """Tokens that see each other causally in this order.
 
     Shapes: `tokens`, `targets` and `ids` int64 (n,). `anchored` runs also see the window's anchor, its first run.
+    `matched` is false if no sentence of the window contains an impactful token.
     """
 
     tokens: IntArray
     targets: IntArray
     ids: IntArray
     anchored: bool = False
+    matched: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

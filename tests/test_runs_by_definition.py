@@ -77,13 +77,16 @@ def test_f_is_that_of_every_pair_that_attention_saw(trained, name):
     assert (len(steps), len(steps[0])) == (6, 2)
     reach, lines = experiment.reach, records(run)
     assert reach == (240 if experiment.skip else 96)
-    found = np.zeros(reach, dtype=np.int64)
+    found, samples = np.zeros(reach, dtype=np.int64), np.zeros(3, dtype=np.int64)
     for step, (line, packs) in enumerate(zip(lines, steps, strict=True), start=1):
         for pack in packs:
             found += np.bincount(pairs_of(pack), minlength=reach)
+            samples += pack.selected if "selection" in name else 0
         assert (line["step"], line["consumed_tokens"]) == (step, found[0])
         assert [line[f"f_at_{x / 8:g}L"] for x in (1, 2, 4, 6)] == [found[reach * x // 8] for x in (1, 2, 4, 6)]
         assert line["share_le_half"] == pytest.approx(found[: reach // 2 + 1].sum() / found.sum())
+        if "selection" in name:
+            assert [line[key] for key in ("samples", "samples_unmatched", "samples_short")] == samples.tolist()
     counts = lab.open_run(run).counts()
     assert counts.f.tolist() == found.tolist()
     assert counts.tokens == sum(sum(pack.lengths) for packs in steps for pack in packs)
@@ -91,6 +94,7 @@ def test_f_is_that_of_every_pair_that_attention_saw(trained, name):
     assert {kind: f.tolist() for kind, f in counts.kinds.items()} == {kind: f.tolist() for kind, f in kinds.items()}
     assert (run / "impact.json").exists() == (name == "selection")
     if name == "random_selection":
+        assert samples[1] == samples[2] == 0
         assert found[0] == 960 * 6, "ten samples of 96 tokens fill what they can of 1,024"
 
 

@@ -31,7 +31,8 @@ class Pack:
     """One micro-batch.
 
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None if ids count from 0 in every
-    run. `anchors` contains the index of each run's anchor, -1 for none; it is None without anchors.
+    run. `anchors` contains the index of each run's anchor, -1 for none; it is None without anchors. `selected` counts,
+    if sentences are selected, the runs, those without an impactful sentence, and those shorter than the budget.
     `distances` are the targets' evidence distances, None without a method. `weights` is true for the scored targets
     that have a loss; None if all have. `n_bytes` are the targets' bytes in the original text, if the shards have them.
 
@@ -47,6 +48,7 @@ class Pack:
     state: np.ndarray
     position_ids: np.ndarray | None = None
     anchors: tuple[int, ...] | None = None
+    selected: tuple[int, int, int] | None = None
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
     n_bytes: np.ndarray | None = None
@@ -169,6 +171,10 @@ class PackStream:
             pack.position_ids = self._row([run.ids for run in runs], 0)
         if settings.arrangement.mask.is_anchored:
             pack.anchors = find_anchors(runs)
+        if settings.selection is not None:
+            n_unmatched = sum(not run.matched for run in runs)
+            n_short = sum(len(run.tokens) < settings.selection.budget for run in runs)
+            pack.selected = len(runs), n_unmatched, n_short
         if settings.bytes is not None:
             parts = []
             for start, length, _ in segments.values():

@@ -118,15 +118,16 @@ class Selection:
     ends: BoolArray
     impactful: BoolArray
 
-    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray]:
-        """Split a window; return its sentences' lengths, and which remain."""
+    def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
+        """Split a window; return its sentences' lengths, which remain, and whether any has an impactful token."""
         lengths = split_sentences(tokens, self.ends)
         remaining = sentences_with(self.impactful, tokens, lengths)
-        return lengths, remaining | (not remaining.any())  # a window without any is still trained on
+        matched = bool(remaining.any())
+        return lengths, remaining | (not matched), matched  # a window without any is still trained on
 
     def length(self, tokens: IntArray) -> int:
         """Return the length in tokens of a window's sample, which does not depend on random choices."""
-        lengths, remaining = self.sentences(tokens)
+        lengths, remaining, _ = self.sentences(tokens)
         return min(self.budget, int(lengths[remaining].sum()))
 
     def sample(self, tokens: IntArray, targets: IntArray, generator: np.random.Generator) -> TokenRun:
@@ -137,7 +138,7 @@ class Selection:
 
         Shapes: int64 (target_len,).
         """
-        lengths, remaining = self.sentences(tokens)
+        lengths, remaining, matched = self.sentences(tokens)
         n_kept = choose_sentences(lengths, remaining, self.budget, generator)
         # the tokens of a sentence that are kept are its first ones
         number_in_sentence = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -145,7 +146,7 @@ class Selection:
         ids = skip_positions(self.config, len(indices), sentence_lengths=n_kept[n_kept > 0], generator=generator)
         # an excluded sentence is between two sampled tokens whose indices are not neighbours
         follows = np.diff(indices, append=-1) == 1
-        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids)
+        return TokenRun(tokens[indices], np.where(follows, targets[indices], IGNORE), ids, matched=matched)
 
 
 def result_file(path: Path) -> Path:

@@ -99,7 +99,7 @@ class Checkpointing:
             "skipped_steps": state.skipped_steps,
             "schedule": state.schedule.state_dict(),
             "data": self.data.state_dict(),
-            "recording": {"counts": counts.to_dict(), "sums": self.recording.sums},
+            "recording": {"counts": counts.to_dict() | self.recording.counting.selected(), "sums": self.recording.sums},
             "final": final,
         }
         # What a resume would reject is rejected here, while the checkpoint before it is still there.

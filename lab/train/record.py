@@ -30,6 +30,8 @@ from lab.train.state import SUMS, StepStats, TrainState, describe_error
 CONNECT_S = 7.0
 FINISH_S = 10.0
 LIMIT_S = 120.0  # of one call; importing wandb takes long on a busy machine
+SELECTED = ("samples", "samples_unmatched", "samples_short")
+"""Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
 
 
 class Counting:
@@ -40,7 +42,7 @@ class Counting:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        distance, layers = experiment.position.distance, experiment.model.layers
+        distance, layers, skip = experiment.position.distance, experiment.model.layers, experiment.skip
 
         def rel_pos(q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
             return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
@@ -49,6 +51,8 @@ class Counting:
         if layers is not None:
             self.local.encoded = layers.encoded(experiment.reach)
         self.copies = experiment.train.context_parallel
+        self.selects = skip is not None and skip.selects
+        self.local_selected = np.zeros(len(SELECTED), dtype=np.int64)
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
@@ -58,6 +62,8 @@ class Counting:
         self.local.add_runs(pack.lengths, pack.position_ids, pack.anchors)
         self.local.add_targets(batch.supervised)
         self.local.add_evidence(batch.evidence, batch.demand, batch.demand_by_ids)
+        if pack.selected is not None:
+            self.local_selected += pack.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
@@ -66,10 +72,17 @@ class Counting:
             setattr(total, name, sum_over_ranks(getattr(total, name)) // self.copies)
         return total
 
+    def selected(self) -> dict[str, int]:
+        """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
+        if not self.selects:
+            return {}
+        return dict(zip(SELECTED, (sum_over_ranks(self.local_selected) // self.copies).tolist(), strict=True))
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the counts of a checkpoint; on the first rank alone, as `total` adds up all ranks."""
         for name in COUNTED:
             getattr(self.local, name)[:] = np.multiply(state_dict[name], self.copies)
+        self.local_selected[:] = [self.copies * state_dict.get(name, 0) for name in SELECTED]
 
 
 @dataclass(eq=False)
@@ -147,6 +160,7 @@ class Recording:
             "mfu": mfu(model.flops_per_token_causal(window)),
             "mfu_full": mfu(model.flops_per_token_full(window)),
             **frequency_metrics(self.counting.total()),
+            **self.counting.selected(),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0

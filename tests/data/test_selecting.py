@@ -72,6 +72,7 @@ def test_samples_by_definition(text, types):
             assert ids[-1] < WINDOW
             found += [1, not matched, len(tokens) < BUDGET]
             seen.add(tuple(tokens))
+        assert pack.selected == tuple(found)
         totals += found
     assert len(seen) > 40
     assert (totals[1] > 0) == (types == "rare")

@@ -171,6 +171,8 @@ def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
     impact = json.loads((folder / "impact" / "impact.json").read_text())
     assert impact["options"]["length"] == TARGET_LEN
     assert (folder / "extended" / "impact.json").read_bytes() == (folder / "impact" / "impact.json").read_bytes()
+    metrics = [json.loads(line) for line in (folder / "extended" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["samples"] >= 40
     counts = np.load(folder / "extended" / "counts.npz")
     assert len(counts["f"]) == TARGET_LEN
     assert counts["f"][48:].any(), "distances beyond a sample"
