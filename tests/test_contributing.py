@@ -33,7 +33,7 @@ def test_the_tests_of_the_example_pass_and_fail_without_it(monkeypatch, tmp_path
     for run in tests:
         run()
     parameters = {"factor": 8.0, "train_len": 2048}
-    test_frequencies.test_frequency_methods_pass_the_checks_for_your_own("partial_pi", parameters)
+    test_frequencies.test_inverse_frequencies_fall_and_a_factor_is_float64_like_the_positions("partial_pi", parameters)
     assert doctest.testmod(module) == (0, 1)
     monkeypatch.setattr(method, "inv_freq", FREQUENCY_METHODS["pi"].inv_freq)
     with pytest.raises(AssertionError):

@@ -44,18 +44,21 @@ class NeedleProbe(Probe[NeedleCase]):
         passes = lambda text: self.protocol.count_found(text, numbers) == len(numbers)  # noqa: E731
         needles.check_encoding(tokenizer, synthetic.answer(numbers), numbers, passes)
         tokens = count_answer_tokens(config, tokenizer)
+        errors = []
         if config.budget < tokens:
-            raise ConfigError(
+            errors.append(
                 f"probe.answer_budget={config.budget}: an answer of {config.needles} numbers takes {tokens} tokens; "
                 "raise it"
             )
         self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
-            raise ConfigError(
+            errors.append(
                 f"probe.max_length={config.longest(self.window)}: no multiple of probe.step={config.step} up to it has "
                 f"room for a test, {self.shortest} tokens; raise probe.max_length or lower probe.step"
             )
+        if errors:
+            raise ConfigError(*errors)
 
     def check_haystack(self, length: int) -> None:
         """Reject a file whose text a test of this length would repeat, with a DataError."""
