@@ -1,6 +1,6 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [--full] [-o FOLDER]
+    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [--full] [--power] [-o FOLDER]
 
 PATH is a run folder, a folder of results, a table of runs (.jsonl.xz), or a .jsonl file of rows. Rows may be of
 training's own probes, or of the commands probe, distance, ruler, passkey, lines, perplexity, recall or harness:
@@ -23,6 +23,9 @@ Differences from the first column are tested: shares by Fisher's exact test, mea
 paired t test or Welch's. Holm's method adjusts all p of a table together. A second line of reach has its growth from
 column to column: the mean difference of ln reach of the same seeds. Where a reach is only bounded, the least difference
 counts.
+
+Where nothing is shown, --power prints how many seeds of each column the same test needs to show the difference seen in
+80% of experiments, with limits that come from the spread of the seeds so far. The true difference may be another one.
 
 Prints the table; -o writes its results to compare.jsonl.
 """
@@ -52,11 +55,11 @@ from lab.core.schema import Section
 from lab.core.types import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.results import statistics
-from lab.results.statistics import FEWEST, LEVEL, NONE, Verdict
+from lab.results.statistics import FEWEST, LEVEL, MOST_SEEDS, NONE, POWER, Verdict, bound_seeds
 
 COLUMNS = ["model", "checkpoint", "method", "precision", "weights"]  # what a column is, unless --by names it
 LINE = ["metric", "distance", "length"]
-INTERNAL = ["record", "settings", "by_seed", "origin", "run", "base", "file"]  # fields of no row of results
+INTERNAL = ["record", "settings", "by_seed", "origin", "run", "base", "file", "verdict"]  # fields of no row of results
 GROWTH = "growth of ln reach"
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f", "ln": ".3f"}
 ENDS = {"percent": (0, 100), "tokens": (0, math.inf), "pairs": (0, math.inf)}
@@ -70,6 +73,8 @@ class CompareOptions(Section):
     checkpoint and method."""
     full: bool = False
     """All lines, methods and bases."""
+    power: bool = False
+    """Print the seeds that differences need which are not shown."""
     replicate: tuple[str, ...] = ()
     """Settings, with commas between them, whose values are replicates, as seeds are: start.path."""
 
@@ -89,7 +94,10 @@ def join(request: Request) -> Result:
         cells, notes = arrange(table, options.by, full=options.full)
     known = cells.drop(columns=INTERNAL).astype(object)
     rows = [row.dropna().to_dict() for _, row in known.iterrows()]
-    return request.save("compare", format_table(cells, notes, full=options.full), rows)
+    text = format_table(cells, notes, full=options.full)
+    if options.power:
+        text = "\n".join([text, "", *describe_power(cells)])
+    return request.save("compare", text, rows)
 
 
 def arrange(table: ResultTable, by: Sequence[str] = (), *, full: bool = True) -> tuple[pd.DataFrame, list[str]]:
@@ -288,7 +296,9 @@ def add_p_values(cells: pd.DataFrame) -> None:
     base = {cell.line: cell for cell in cells.itertuples() if cell.number == 0}
     cells["compared"] = (cells.number > 0) & cells.line.isin([*base])
     verdicts = [compute_verdict(base[cell.line], cell) if cell.compared else NONE for cell in cells.itertuples()]
-    cells["test"], cells["p"] = zip(*verdicts, strict=True)
+    cells["verdict"] = verdicts
+    cells["test"] = [verdict.test for verdict in verdicts]
+    cells["p"] = [verdict.p for verdict in verdicts]
     cells["p_adjusted"] = statistics.holm(cells.p)
 
 
@@ -415,6 +425,16 @@ def describe_marks(cells: pd.DataFrame) -> list[str]:
     if untested := (cells.compared & cells.test.isna()).sum():
         notes.append(f"? no test ({untested}): fewer than {FEWEST} seeds, censored, or no shares of tests.")
     return notes
+
+
+def describe_power(cells: pd.DataFrame) -> Iterator[str]:
+    """Write the seeds that each difference over seeds needs which is not shown."""
+    first = cells.column[cells.number == 0].iloc[0]
+    yield f"seeds of each column that show the difference seen from {first}, power {POWER:g} at {LEVEL:g}, unadjusted:"
+    for cell in cells[(cells.p_adjusted > LEVEL) & (cells.seeds > 1)].itertuples():
+        if math.isfinite(cell.verdict.degrees):
+            needed, low, high = [f"{n:,.0f}".replace("inf", f"over {MOST_SEEDS}") for n in bound_seeds(cell.verdict)]
+            yield f"  {cell.line}, {cell.column}: {needed} ({low} to {high})"
 
 
 SPEC = EvaluationSpec(

@@ -18,8 +18,8 @@ Holm's adjusted values of m comparisons, p rising, are a_k = max over j <= k of 
 The variance of a share of n tests in one seed is that of its tests at least, with one passed and one failed more:
 q (1 - q) / (n + 2). Without it, seeds that agree by chance, as 0 of 64 tests in each of five, would differ surely.
 
-Source: Student 1908; Welch 1947; Fisher 1935 for two tables; Agresti and Caffo 2000 for the two
-tests more; McNemar 1947, in its exact form; Holm 1979.
+Source: Student 1908; Welch 1947; Cohen 1988 for the seeds needed; Fisher 1935 for two tables; Agresti and Caffo 2000
+for the two tests more; McNemar 1947, in its exact form; Holm 1979.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 FEWEST = 4  # seeds, or bases, that a test takes
+POWER, MOST_SEEDS = 0.8, 200
 SHARES = (0.0, 1.0)
 MCNEMAR, FISHER = "exact McNemar on the same tests", "Fisher's exact test"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 
 
 class Verdict(NamedTuple):
-    """The name of a test and its p."""
+    """The name of a test, its p, the difference in standard deviations, and the degrees of freedom of these."""
 
     test: str | None = None
     p: float = np.nan
+    effect: float = np.nan
+    degrees: float = np.nan
 
 
 NONE = Verdict()
@@ -101,7 +104,8 @@ def compare_over_seeds(first: Mapping[str, float], second: Mapping[str, float], 
         return NONE
     (mean, other), (spread, width) = zip(*[(x.mean(), max(x.var(ddof=1), floor) ** 0.5) for x in arms], strict=True)
     welch = stats.ttest_ind_from_stats(mean, spread, len(first), other, width, len(second), equal_var=False)
-    return Verdict(SEEDS, float(welch.pvalue))
+    deviation = math.sqrt((spread**2 + width**2) / 2)
+    return Verdict(SEEDS, float(welch.pvalue), (other - mean) / deviation, len(first) + len(second) - 2)
 
 
 def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Verdict:
@@ -123,7 +127,41 @@ def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Ver
     if n < 2 or not (floor or vary(differences)):
         return NONE
     deviation = max(float(np.var(differences, ddof=1)), floor) ** 0.5
-    return Verdict(name, float(2 * stats.t.sf(abs(np.mean(differences)) / deviation * n**0.5, n - 1)))
+    effect = float(np.mean(differences)) / deviation
+    return Verdict(name, float(2 * stats.t.sf(abs(effect) * n**0.5, n - 1)), effect, n - 1)
+
+
+def count_seeds(effect: float, *, paired: bool) -> float:
+    """Return the fewest seeds at which the t test, paired or of two arms of as many, shows an effect with POWER.
+
+    The effect is a difference in standard deviations; inf beyond MOST_SEEDS. With n seeds, t has a noncentral t
+    distribution of shift effect sqrt(n), or of two arms effect sqrt(n / 2).
+
+    Example:
+        >>> count_seeds(1.0, paired=True), count_seeds(-0.5, paired=False), count_seeds(0.0, paired=True)
+        (10, 64, inf)
+    """
+    from scipy import stats
+
+    for n in range(2, MOST_SEEDS + 1):
+        degrees, shift = (n - 1, n**0.5) if paired else (2 * n - 2, (n / 2) ** 0.5)
+        if stats.nct.sf(stats.t.isf(LEVEL / 2, degrees), degrees, abs(effect) * shift) >= POWER:
+            return n
+    return math.inf
+
+
+def bound_seeds(verdict: Verdict) -> tuple[float, float, float]:
+    """Return the seeds that a test needs for the difference seen, and limits as far as the deviation has some.
+
+    A deviation s of k degrees of freedom is that of a distribution between s sqrt(k / c) at both ends c of chi-squared.
+    """
+    from scipy import stats
+
+    ends = stats.chi2.interval(CONFIDENCE, verdict.degrees)
+    few, many = (verdict.effect * math.sqrt(end / verdict.degrees) for end in reversed(ends))
+    is_paired = verdict.test == SEEDS_PAIRED
+    needed, low, high = (count_seeds(effect, paired=is_paired) for effect in (verdict.effect, few, many))
+    return needed, low, high
 
 
 def binomial_variance(share: float, tests: float) -> float:

@@ -19,7 +19,11 @@ from lab.results.statistics import (
     FISHER,
     NONE,
     SEEDS,
+    SEEDS_PAIRED,
+    Verdict,
+    bound_seeds,
     compare_over_seeds,
+    count_seeds,
     holm,
 )
 from tests.eval.commands import runner
@@ -266,6 +270,39 @@ def test_the_main_experiment_is_a_table_of_25_lines(capsys):
     assert "2,000,000, 4,000,000 tokens, are not in the table" in " ".join(lines)
     status, full, _ = run([W_1M, "--full"], capsys)
     assert (status, len(full.splitlines()) > 100, "base model" in full) == (0, True, True)
+
+
+@pytest.mark.parametrize(("effect", "n"), [(0.9, 12), (1.5, 6)])
+def test_seeds_needed_show_the_difference_in_four_of_five_experiments(effect, n):
+    draws = np.random.default_rng(5).normal(effect, 1, (40_000, n + 1))
+    powers = []
+    for size in (n - 1, n):
+        part = draws[:, :size]
+        t = part.mean(1) / part.std(1, ddof=1) * size**0.5
+        # two-sided 5% of t with 5, 4, 11 and 10 degrees of freedom, from a table
+        powers.append(np.mean(np.abs(t) > {6: 2.5706, 5: 2.7764, 12: 2.2010, 11: 2.2281}[size]))
+    assert powers[0] < 0.8 <= powers[1]
+    assert count_seeds(effect, paired=True) == n
+
+
+def test_power_is_printed_where_nothing_is_shown(capsys):
+    assert main([str(W_1M), "--power"]) == 0
+    table, _, power = capsys.readouterr().out.partition("seeds of each column")
+    lines = power.splitlines()[1:]
+    assert "  accuracy at 72, window of 768, n = 5: 4 (3 to 15)" in lines
+    (shown,) = [line for line in table.splitlines() if line.startswith("accuracy at 48")]
+    assert shown.count("*") == 2
+    assert [line for line in lines if line.startswith("  accuracy at 48")] == [
+        "  accuracy at 48, window of 192, n = 5: 6 (4 to 33)"
+    ]
+
+
+def test_limits_of_seeds_needed_are_those_of_the_deviation():
+    # chi-squared of 4 degrees of freedom at .975 and .025, from a table: 11.143 and .4844
+    effects = [1.4, 1.4 * math.sqrt(11.143 / 4), 1.4 * math.sqrt(0.4844 / 4)]
+    expected = tuple(count_seeds(effect, paired=True) for effect in effects)
+    assert bound_seeds(Verdict(SEEDS_PAIRED, 0.2, 1.4, 4)) == expected
+    assert expected[1] < expected[0] < expected[2]
 
 
 def test_growth_is_the_least_difference_that_the_tests_allow():
