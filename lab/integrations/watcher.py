@@ -30,6 +30,7 @@ from lab.integrations.experiment import CausalityTest
 from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
+from lab.probe.heads import reading, shares_by_head
 
 CLOSED = nn.Identity()  # in place of a model
 
@@ -212,6 +213,20 @@ class Watcher:
         # Plain numbers, which files of tables can hold.
         table.attrs |= {"f_half": int(f[half]), "g_half": int(g[half:].sum()), "incomplete": self.incomplete}
         return table
+
+    def heads(self, tests: int = 16, *, distances: Sequence[int] | None = None, seed: int = 0) -> pd.DataFrame:
+        """Measure which heads retrieve: the attention on the answer's copy by distance, layer and head.
+
+        Of one of transformers' models, or of the lab's own decoder; the same on every rank. Source: lab/probe/heads.py.
+
+        Raises: LabError for other models, and for arguments by which no test can be built, on all ranks.
+        """
+        built = self.build_tests(tests, distances, seed=seed)
+        rows: list[Row] = []
+        with retrieval.as_evaluated(self.model), reading(self.inner) as decoder:
+            for distance in built.distances:
+                rows += shares_by_head(decoder, built, distance)
+        return pd.DataFrame(rows)
 
     def build_tests(
         self, tests: int, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0

@@ -22,6 +22,7 @@ MODEL = (METHOD, FREQUENCY, PLOT)
 COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
     "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
     "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
+    "heads": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
     "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), (METHOD, FREQUENCY)),
     "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2"), (METHOD, FREQUENCY)),
     "lines": (("RUN", "--tests=1", "--lengths=512"), (METHOD, FREQUENCY)),
@@ -142,7 +143,9 @@ def test_any_causal_model_of_transformers_is_measured(name, run, foreign, text_f
         status, out, err = run(name, [rotary, *words, *asked])
         assert status == 0, err
         assert {row["method"] for row in json.loads(out)["rows"]} == {method}
-    assert ("haystack: text that the lab generates" in err) == (name == "distance")  # which names no haystack here
+    assert ("haystack: text that the lab generates" in err) == (
+        name in ("distance", "heads")
+    )  # which name no haystack here
     status, out, err = run(name, [learned, *words])
     if name == "precision":  # which is about rotation
         assert (status, err.count("\n"), err[:19]) == (2, 1, "position: own+plain")
