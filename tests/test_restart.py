@@ -248,6 +248,7 @@ def test_kills_before_the_counts_of_a_run_leave_those_of_a_checkpoint(place):
         assert len(candidates(place / "runs" / name / "checkpoints")) == kept
 
 
+@pytest.mark.slow
 def test_a_rank_that_looks_late_ends_with_the_others_of_a_finished_run(place):
     """The store of the ranks ends with the first one, which must not end before the last one has read it."""
     options = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=0", "--train.devices=2")

@@ -81,7 +81,7 @@ GONE = "torchrun of rank {} has ended; saving"
     ("launcher", "to", "start", "status", "line"),
     [
         ("fit", "rank", copy, {1}, RANK.format(1)),
-        ("fit", "launcher", interpreter, {-signal.SIGKILL}, GONE.format(0)),
+        pytest.param("fit", "launcher", interpreter, {-signal.SIGKILL}, GONE.format(0), marks=SLOW),
         pytest.param("fit", "first", copy, {1}, RANK.format(0), marks=SLOW),
         # the first one keeps the store, without which the other ends its rank, and so the run, maybe sooner
         pytest.param("agents", "launcher", interpreter, None, "", marks=SLOW),

@@ -158,6 +158,7 @@ def place(tmp_path, tokenizer):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_hub_is_listed_once_and_a_task_streams_its_own_files_whatever_is_cut_off(place, hub):
     url, asked = hub
     calls = [(1, 1, "a", "--task=0/2"), (1, 2, "a", "--task=1/2"), (2, 4, "b", "--workers=2")]
