@@ -5,8 +5,8 @@ predicted at index q_j, one before its own, and its copy is the token c_j of the
 
     share = mean over j of p[q_j, c_j],    p = softmax of the head's logits
 
-1 for a head that copies and nothing else, 1 / (q_j + 1) for even attention. Retrieval heads: arXiv:2404.15574, whose
-score counts tokens at which the copy has the largest weight; a mean of weights needs no threshold.
+1 for a head that copies and nothing else, 1 / (q_j + 1) for even attention. The score of retrieval heads in
+arXiv:2404.15574 counts tokens at which the copy has the largest weight; a mean of weights needs no threshold.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from lab.probe.effective_distance import TOKENS_AT_ONCE, DistanceProbe, OneNumbe
 
 @contextmanager
 def reading(model: nn.Module) -> Iterator[AnyDecoder]:
-    """Open a model of transformers or of the lab whose attention is read, and leave it as it was.
+    """Open a model of transformers or of the lab to read its attention, and leave it as it was.
 
     Raises: ConfigError for another model, or one that is divided among ranks.
     """
@@ -48,7 +48,7 @@ def reading(model: nn.Module) -> Iterator[AnyDecoder]:
 def shares_by_head(decoder: AnyDecoder, probe: DistanceProbe, distance: int) -> Iterator[Row]:
     """List the mean share of each layer's heads over the tests of a distance, and its standard deviation.
 
-    Raises: DataError for logits that are not finite, ConfigError for a model whose attention cannot be read.
+    Raises: DataError for logits that are not finite, ConfigError for a model that hides its attention.
     """
     cases = [probe.case(distance, test) for test in range(probe.tests)]
     rows = max(1, TOKENS_AT_ONCE // probe.window)

@@ -132,7 +132,7 @@ def paired_t(differences: Sequence[float], name: str, floor: float = 0.0) -> Ver
 
 
 def count_seeds(effect: float, *, paired: bool) -> float:
-    """Return the fewest seeds at which the t test, paired or of two arms of as many, shows an effect with POWER.
+    """Return the fewest seeds at which the t test, paired or of two arms of equal size, shows an effect with POWER.
 
     The effect is a difference in standard deviations; inf beyond MOST_SEEDS. With n seeds, t has a noncentral t
     distribution of shift effect sqrt(n), or of two arms effect sqrt(n / 2).
