@@ -37,15 +37,15 @@ def test_the_last_table_has_reach_with_its_limits_first(tmp_path):
     probes = []
     for consumed, (values, _) in enumerate(found, start=1):
         reach = dict(zip(("reach", "reach_low", "reach_high", "best_distance"), values, strict=True))
-        probe = {"consumed_tokens": consumed, "effective_length": 128, "held_out_loss": 2.5, **ends, **reach}
-        probes.append(json.dumps(probe))
+        losses = {"held_out_loss": 2.5, "bits_per_byte": 1.2}
+        probes.append(json.dumps({"consumed_tokens": consumed, "effective_length": 128, **losses, **ends, **reach}))
     probes.append(json.dumps({"consumed_tokens": 5, "effective_length": None}))  # a run that measures no reach
     (tmp_path / "probes.jsonl").write_text("\n".join(probes) + "\n")
     (tmp_path / "metrics.jsonl").write_text('{"loss": 2.0, "consumed_tokens": 5}\n')
     lines = format_report(RunFolder(tmp_path)).splitlines()
     heading, *table = [" ".join(line.split()) for line in lines[1:7]]
-    assert heading == "consumed tokens reach 95% limits effective length held-out loss"
-    expected = [f"{consumed} {shown} 128 2.500" for consumed, (_, shown) in enumerate(found, start=1)]
+    assert heading == "consumed tokens reach 95% limits effective length loss bits/byte"
+    expected = [f"{consumed} {shown} 128 2.500 1.200" for consumed, (_, shown) in enumerate(found, start=1)]
     assert table == [*expected, "5 not measured - none"]
     assert max(map(len, lines[:7])) <= 80
 

@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 TINY = {"window=2048": "window=96", "step % 1000": "step % 2", "[1024": "[48", "every_steps=500": "every_steps=2"}
 TINY |= {"tests=64": "tests=2", "...  # your": "steps()  # your", "42 * 1024": "42", "window=128": "window=8"}
 TINY |= {'"window": 2048, "tests": 64': '"window": 96, "tests": 2', 'device="cuda"': 'device="cpu"'}
-CALLS = {"README.md": 1, "docs/integrations.md": 3, "docs/extension.md": 1}
+CALLS = {"README.md": 1, "docs/integrations.md": 5, "docs/extension.md": 1}
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def reader(bpe, tmp_path):
             model(**batch).loss.backward()
             optimizer.step()
 
+    documents = [[5] * 100] * 8  # of which rows have 96 tokens each
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe)
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True, report_to=[])
     trainer = transformers.Trainer(model, arguments, processing_class=tokenizer)
@@ -63,5 +64,7 @@ def test_the_blocks_of_a_page_run(page, reader, monkeypatch, capsys):
         # four forwards of two rows of 96 tokens, each a document: 96 - i pairs at a distance of i
         assert reader["watch"].frequency().tolist() == [8 * (96 - i) for i in range(96)]
         assert reader["table"].attrs["reach"] is None or reader["table"].attrs["reach"] > 0
+        assert reader["dropped"].attrs == {"kept": 768, "cut": 32}
+        assert reader["dropped"].f_lost.tolist() == [8 * 4] * 96
         assert reader["results"]["results"]["lab_reach"]["score@24,none"] >= 0
         assert any("ReachCallback" in type(one).__name__ for one in reader["trainer"].callbacks)

@@ -89,7 +89,7 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
     ).values()
     if not isinstance(ids, Tensor) or ids.dim() not in (1, 2) or ids.is_floating_point():
         raise DataError(f"input={input}: must be token ids (B, T); name their argument by input=")
-    check_names(ids, arguments, {"cu_seq_lens_k", "token_type_ids", *chain(*names.values())})
+    check_names(ids, arguments, {"cu_seq_lens_k", "seq_idx", "token_type_ids", *chain(*names.values())})
     tokens = torch.atleast_2d(ids)
     size = tokens.shape[1]
     index = torch.arange(size, device=tokens.device)

@@ -13,6 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from lab.core.errors import ConfigError
 from lab.core.types import Row
 from lab.integrations.tokenizer_adapter import TextTokenizer
+from lab.integrations.trackers import log_probe
 from lab.integrations.watcher import Watcher
 
 
@@ -69,7 +70,7 @@ class ReachCallback(Callback):
             self.restored = None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        """Probe if it is due, and log."""
+        """Probe if it is due, and log the values, the table and the figure."""
         # A batch makes no step under accumulation, and several with several optimizers.
         before, self.last_step = self.last_step, trainer.global_step
         if self.watch is None or self.last_step // self.every_steps == before // self.every_steps:
@@ -77,8 +78,11 @@ class ReachCallback(Callback):
         values = self.watch.summary(self.tests)
         pl_module.log_dict(values, logger=False)
         # By log_dict a logger would receive only every `log_every_n_steps`th batch.
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in trainer.loggers:
-            logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+            logger.log_metrics(values, step=step)
+            if trainer.is_global_zero:
+                log_probe(getattr(logger, "experiment", None), self.watch, step)
 
     def state_dict(self) -> Row:
         return {} if self.watch is None else self.watch.state_dict()

@@ -3,14 +3,18 @@
     watch = lab.watch(model, tokenizer, window=2048)
     watch.frequency(), watch.demand()        # so far on this rank
     watch.probe(tests=64)                    # a table by distance
+    watch.plot(), watch.save("name.jsonl")   # of the last probe; all probes, for probe-lab compare
+    watch.dropped(lengths)                   # f of whole documents, and what a packer loses of it
 
 A hook before the model's forward notes what it receives. Token ids go to the host without a wait, where a thread
 counts them. Only forwards that train are counted, and under activation checkpointing only once.
 """
 
 import inspect
+import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from lab.core.chart import Axis, Rule, plot_lines, set_theme
 from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.files import write_atomic
 from lab.core.launch import exchange, sum_over_ranks
 from lab.core.types import IntArray, Row
 from lab.counts import COUNTED, PositionCounts
@@ -31,8 +37,10 @@ from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.heads import reading, shares_by_head
+from lab.probe.reach import format_reach
 
 CLOSED = nn.Identity()  # in place of a model
+LOGGED = ("reach", "f_half", "g_half", "accuracy", "log_prob")  # by trackers
 
 
 def first_reason(reason: str | None) -> str | None:
@@ -103,6 +111,7 @@ class Watcher:
         self.experiment = CausalityTest(self.names, logits, coverage.is_hybrid)
         self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
         self.haystack, self.forwards_in_eval = haystack, 0
+        self.tables: list[pd.DataFrame] = []  # of the probes so far
         # Inputs by which the second forward of activation checkpointing is recognised.
         self.recent: deque[tuple[int, int]] = deque(maxlen=256)
         hook = Hook()
@@ -185,6 +194,33 @@ class Watcher:
         tokens = self.counter.counts.tokens
         return self.counter.demand_tokens / tokens if tokens else 1.0
 
+    def dropped(self, lengths: Iterable[int], *, epochs: float = 1, reduce: bool = False) -> pd.DataFrame:
+        """Compare f so far with f of whole documents, of which a packer may crop, split, drop or join some.
+
+        A watcher receives rows alone, so that `lengths` are yours: the tokens of each document before packing, with the
+        special tokens that rows have. `epochs` is how often training has read these documents so far; below 1 it has
+        read a random part of them. With `reduce` they are the documents of all ranks, and the call is collective.
+
+        The index is the distance, in tokens below the window. `f_documents` is f of the whole documents times `epochs`,
+        `f` that of the rows, and `f_lost` the difference: negative where rows join documents, and also what the model's
+        own sliding window or chunks do not see. `attrs` has the tokens in rows, `kept`, and those missing, `cut`.
+
+        Raises: ConfigError, DataError.
+        Example:
+            dropped = watch.dropped(map(len, documents), epochs=trainer.state.epoch)
+            dropped.attrs["cut"], dropped.f_lost[1024]
+        """
+        try:
+            documents = np.fromiter(lengths, int)
+        except (TypeError, ValueError):
+            raise ConfigError("lengths: must be numbers, the tokens of each document; pass map(len, ids)") from None
+        counts = PositionCounts(documents.max(initial=self.window))
+        counts.add_segments(documents)
+        whole, f = epochs * counts.frequency()[: self.window], self.frequency(reduce=reduce)
+        table = pd.DataFrame({"f_documents": whole, "f": f, "f_lost": whole - f})
+        table.attrs |= {"kept": int(f[0]), "cut": int(whole[0] - f[0])}  # f(0) is the number of tokens
+        return table
+
     def probe(
         self, tests: int = 64, *, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
     ) -> pd.DataFrame:
@@ -212,6 +248,9 @@ class Watcher:
         table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
         # Plain numbers, which files of tables can hold.
         table.attrs |= {"f_half": int(f[half]), "g_half": int(g[half:].sum()), "incomplete": self.incomplete}
+        # What a file of results has.
+        table.attrs.update(n=built.tests, threshold=threshold, consumed_tokens=total.tokens, **built.describe_tests())
+        self.tables.append(table)
         return table
 
     def heads(self, tests: int = 16, *, distances: Sequence[int] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -274,8 +313,43 @@ class Watcher:
         """
         table = self.probe(tests)
         values = {**table.attrs, "accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
-        names = ("reach", "f_half", "g_half", "accuracy", "log_prob")
-        return {f"retrieval/{name}": float(values[name]) for name in names if pd.notna(values.get(name))}
+        return {f"retrieval/{name}": float(values[name]) for name in LOGGED if pd.notna(values.get(name))}
+
+    def plot(self) -> Any:
+        """Plot the last probe: accuracy by distance with its limits.
+
+        A notebook shows this chart of Altair; `plot().save("reach.png")` writes it.
+
+        Raises: MissingPackage; ConfigError before a probe.
+        """
+        if not self.tables:
+            raise ConfigError("plot: has no probe to show; call watch.probe() first")
+        table = self.tables[-1]
+        y = Axis("score", "retrieval accuracy", limits=(0, 1), percent=True)
+        title = f"{format_reach(table.attrs)} at threshold {table.attrs['threshold']:g}"
+        return set_theme(
+            plot_lines(table, "distance", y, limits=True, rules=[Rule("y", table.attrs["threshold"])], title=title)
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the probes of this process so far to a file .jsonl, which probe-lab compare reads; replace an old file.
+
+        A probe has a line for reach, and one for each distance. The name of the file is that of the model.
+
+        Raises: OSError, DiskError.
+        """
+        path, lines = Path(path), ""
+        for table in self.tables:
+            rows = table.assign(metric="found_by_distance", found=table.eval("n * score")).to_dict("records")
+            for row in ({"metric": "reach"}, *rows):
+                lines += json.dumps({"model": path.stem, "method": "as trained", **table.attrs, **row}) + "\n"
+        write_atomic(path, lines.encode())
+
+    def __repr__(self) -> str:
+        """Say what was counted and measured, without a wait for the thread."""
+        counted = f"{self.restored.tokens + self.counter.counts.tokens:,} tokens"
+        reach = format_reach(self.tables[-1].attrs) if self.tables else "not probed"
+        return f"Watcher({type(self.inner).__name__}, window={self.window:,}, {counted}, {reach})"
 
     def state_dict(self) -> Row:
         """Return the counts of all ranks, the same on each; a collective call."""

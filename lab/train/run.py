@@ -302,18 +302,23 @@ def format_report(folder: RunFolder) -> str:
     if last and not folder.last_probe():
         mean = "-" if last[0]["loss"] is None else f"{last[0]['loss']:.3f}"
         return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
-    row = "{:>15} {:>15} {:>17} {:>16} {:>13}".format
-    lines = ["", row("consumed tokens", "reach", "95% limits", "effective length", "held-out loss")]
+    row = "{:>15} {:>14} {:>16} {:>16} {:>5} {:>9}".format
+    lines = ["", row("consumed tokens", "reach", "95% limits", "effective length", "loss", "bits/byte")]
     for probe in folder.probes():
-        loss = probe.get("held_out_loss")
+        losses = []
+        for name in ("held_out_loss", "bits_per_byte"):
+            losses.append("" if probe.get(name) is None else f"{probe[name]:.3f}")
         lines.append(
             row(
                 f"{probe['consumed_tokens']:,}",
                 format_reach(probe).removeprefix("reach ").partition(", ")[0],
                 format_limits(probe) if "reach_low" in probe else "-",
                 shown_length(probe["effective_length"], probe.get("first_length")),
-                "" if loss is None else f"{loss:.3f}",
+                *losses,
             )
         )
-    lines.append("\nreach is the distance of one hidden number; effective length is of prompts with several; in tokens")
+    lines.append(
+        "\nreach is the distance of one hidden number, effective length is of prompts with several, in tokens;"
+    )
+    lines.append("loss, in nats per token, and bits/byte are of held-out text")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])

@@ -54,6 +54,7 @@ LAYOUTS = {  # arguments, which rows, and the tokens that are padding
     "right padding": ({"attention_mask": RIGHT.bool()}, 2),
     "left padding with ids": ({"attention_mask": LEFT, "position_ids": LEFT_IDS}, 2),
     "restarts": ({"position_ids": RESTARTS}, 1),
+    "restarts of trl": ({"position_ids": RESTARTS, "seq_idx": (RESTARTS == 0).cumsum(1) - 1}, 1),
     "restarts of two rows": ({"position_ids": torch.cat([RESTARTS, torch.arange(T)[None]])}, 2),
     "mask of blocks": ({"attention_mask": ADDED}, 1),
     "ids with gaps and a mask": ({"attention_mask": torch.ones(1, T), "position_ids": GAPS}, 1),
@@ -261,6 +262,41 @@ def test_a_forward_that_checkpointing_repeats_counts_once(model, use_reentrant):
     out = checkpoint(lambda x: model(ids).logits.sum() + x, embedding, use_reentrant=use_reentrant)
     out.sum().backward()
     assert watch.frequency()[0] == ids.numel()
+
+
+def f_by_pairs(lengths):
+    """Count the pairs of the tokens of each document, one by one."""
+    f = [0] * WINDOW
+    for length in lengths:
+        for query in range(length):
+            for key in range(query + 1):
+                if query - key < WINDOW:
+                    f[query - key] += 1
+    return f
+
+
+CROPPED, JOINED = [[8], [8], [8], [3, 5], [2, 1], [7]], [[8]] * 7  # rows of 8 tokens of these documents
+LENGTHS = [3, 9, 12, 2, 1, 17, 5, 7]
+
+
+@pytest.mark.parametrize("rows", [CROPPED, JOINED], ids=["cropped", "joined"])
+def test_what_a_packer_drops(model, rows):
+    watch = lab.watch(model, window=WINDOW)
+    for _ in range(2):
+        for row in rows:
+            positions = torch.cat([torch.arange(length) for length in row])[None]
+            model(torch.zeros_like(positions), position_ids=positions)
+    table = watch.dropped((length for length in LENGTHS), epochs=2)
+    whole, own = f_by_pairs(LENGTHS), f_by_pairs([length for row in rows for length in row])
+    assert table.f_documents.tolist() == [2 * n for n in whole]
+    assert table.f.tolist() == [2 * n for n in own]
+    assert table.f_lost.tolist() == [2 * (a - b) for a, b in zip(whole, own, strict=True)]
+    assert table.attrs == ({"kept": 84, "cut": 28} if rows is CROPPED else {"kept": 112, "cut": 0})
+    assert (table.f_lost.min() < 0) == (rows is JOINED), "rows join documents"
+    with pytest.raises(LabError, match="lengths: must be numbers, the tokens of each document"):
+        watch.dropped([[5, 6], [7]])
+    with pytest.raises(DataError, match="lengths=-1"):
+        watch.dropped([3, -1])
 
 
 def test_counts_of_another_window_are_refused(model):
