@@ -52,6 +52,14 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "run.folder",
     "run.name",
 )
+ADDED = {  # settings that earlier versions do not have: at these values a run has the digest that they gave it
+    "optim.schedule": "cosine",
+    "optim.decay_tokens": None,
+    "optim.weight_decay": 0.1,
+    "optim.beta1": 0.9,
+    "optim.clip_norm": 1.0,
+    "start.optimizer": False,
+}
 
 
 class Experiment(Section):
@@ -177,8 +185,17 @@ def automatic_name(experiment: Experiment, config: str) -> str:
 
 
 def fixed_settings(settings: Settings) -> Settings:
-    """Return the settings that a resume must not change, by dotted name."""
-    return {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+    """Return the settings that a resume must not change, by dotted name; none of them is the length of some schedules.
+
+    Example:
+        >>> [fixed_settings({"optim": {"schedule": name}, "train": {"tokens": 9}}) for name in ("cosine", "constant")]
+        [{'optim.schedule': 'cosine', 'train.tokens': 9}, {'optim.schedule': 'constant'}]
+    """
+    fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+    # Steps of these schedules do not depend on the length of the run, until it decays.
+    if fixed.get("optim.schedule", "cosine") != "cosine":
+        fixed.pop("train.tokens", None)
+    return fixed
 
 
 def find_changes(before: Settings, now: Settings) -> Iterator[tuple[str, Any, Any]]:
@@ -191,6 +208,8 @@ def find_changes(before: Settings, now: Settings) -> Iterator[tuple[str, Any, An
     """
     old, new = fixed_settings(before), fixed_settings(now)
     for key in sorted(old.keys() | new.keys()):
+        if key == "train.tokens" and not (key in old and key in new):
+            continue  # The schedules differ, which is an error of its own.
         if old.get(key) != new.get(key):
             yield key, old.get(key), new.get(key)
 
@@ -198,4 +217,8 @@ def find_changes(before: Settings, now: Settings) -> Iterator[tuple[str, Any, An
 def digest_of_run(settings: Settings, data: str) -> str:
     """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
     # runs of earlier versions have this setting in their digest
-    return hash_json([fixed_settings(settings) | {"data.schedule": None}, data])
+    fixed = fixed_settings(settings) | {"data.schedule": None}
+    for name, value in ADDED.items():
+        if fixed.get(name) == value:
+            fixed.pop(name, None)
+    return hash_json([fixed, data])

@@ -135,6 +135,8 @@ class StartConfig(Section):
 
     path: PathText
     """Run folder, checkpoint in it, or Hugging Face folder; shape, tokenizer and positions default to its own."""
+    optimizer: bool = False
+    """Whether AdamW's moments and steps are the run's too, and if the data are the same, its data order and counts."""
 
 
 class TrackConfig(Section):

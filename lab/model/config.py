@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.core.schema import Length, NonNegative, PositiveFloat, Section
+from lab.core.schema import Length, NonNegative, Positive, PositiveFloat, Section
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions.method import differences
 from lab.positions.regions import Near
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["full", "window", "nope", "part"]
-CLIP_NORM = 1.0  # largest norm of the whole gradient
 
 
 class LayersConfig(Section):
@@ -252,36 +251,73 @@ class DecoderConfig(Section, kw_only=False):
 
 
 class OptimConfig(Section):
-    """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
+    """AdamW, clipping, and warm-up in steps; then the schedule (arXiv:2410.18745, A.2: cosine to a floor)."""
 
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
     min_lr: Annotated[float, Ge(0)] = 3e-4
-    """Final learning rate of the cosine."""
+    """Final learning rate of cosine and wsd."""
     warmup_steps: NonNegative = 100
     """Optimizer steps of linear warm-up."""
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    """cosine over the whole run; constant; or wsd: constant, then linear decay over decay_tokens (arXiv:2404.06395)."""
+    decay_tokens: Positive | None = None
+    """Last part of train.tokens, over which wsd decays the learning rate to min_lr."""
+    weight_decay: Annotated[float, Ge(0), Le(1000)] = 0.1
+    """AdamW's decay of matrices, multiplied by the learning rate at every step."""
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """AdamW's decay of the mean gradient."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
+    clip_norm: PositiveFloat = 1.0
+    """Largest norm of the whole gradient; a longer one is scaled to it."""
 
     def rules(self) -> Iterator[str]:
+        """Reject a floor above the rate, and a decay without its schedule or a schedule without its decay."""
         if self.min_lr > self.lr:
             yield self.format_error("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
+        if (self.decay_tokens is None) == (self.schedule == "wsd"):
+            rule = f"must be set if schedule is wsd, and else not (it is {self.schedule})"
+            yield self.format_error("decay_tokens", f"{rule}; a tenth of train.tokens is usual")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
-        """Reject a warm-up as long as the run; train rejects a run of less than a batch."""
-        if self.warmup_steps >= run.train.steps and run.train.tokens >= run.train.batch_tokens:
-            rule = f"must be < {run.train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
+        """Reject a warm-up that does not end before the run, or the decay; train rejects a run of less than a batch."""
+        steps = run.train.steps
+        if self.warmup_steps >= steps and run.train.tokens >= run.train.batch_tokens:
+            rule = f"must be < {steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield run.format_error("optim.warmup_steps", f"{rule}; lower it or train longer")
+        elif self.decay_steps(run.train.batch_tokens) > max(0, steps - self.warmup_steps):
+            rule = f"must fit after optim.warmup_steps={self.warmup_steps} of {steps} steps; lower it or train longer"
+            yield run.format_error("optim.decay_tokens", rule)
 
-    def lr_at(self, step: int, total_steps: int) -> float:
+    def decay_steps(self, batch_tokens: int) -> int:
+        """Return the steps of the decay, rounded up."""
+        return -(-(self.decay_tokens or 0) // batch_tokens)
+
+    def lr_at(self, step: int, total_steps: int, batch_tokens: int = 1) -> float:
         """Return the learning rate of step `step`, 0-based, of `total_steps`.
+
+        After the warm-up, with S steps in all, W of them of the warm-up and D of the decay:
+
+            cosine     min_lr + (lr - min_lr) * (1 + cos(pi * (step - W) / (S - W))) / 2
+            constant   lr
+            wsd        lr for step <= S - D, then min_lr + (lr - min_lr) * (S - step) / D
+
+        Source: arXiv:2404.06395, section 4 (warm-up, stable, decay); arXiv:2405.18392, section 3 (linear cooldown).
 
         Example:
             >>> optim = OptimConfig(lr=1.0, min_lr=0.1, warmup_steps=2)
             >>> [round(optim.lr_at(step, 4), 3) for step in range(5)]
             [0.5, 1.0, 1.0, 0.55, 0.1]
+            >>> wsd = replace(optim, schedule="wsd", decay_tokens=2048)
+            >>> [round(wsd.lr_at(step, 6, batch_tokens=1024), 3) for step in range(7)]
+            [0.5, 1.0, 1.0, 1.0, 1.0, 0.55, 0.1]
         """
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
+        if self.schedule != "cosine":
+            left, decay_steps = max(0, total_steps - step), self.decay_steps(batch_tokens)
+            # Exactly lr before the decay, as a constant run has it: the sum may round.
+            return self.lr if left >= decay_steps else self.min_lr + (self.lr - self.min_lr) * left / decay_steps
         progress = min(1.0, (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps))
         return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -235,7 +235,7 @@ class Decoder(nn.Module):
 def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
     """Create AdamW, which decays matrices alone."""
     # A checkpoint stores the optimizer's state in the order of these groups.
-    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.1}, {"params": [], "weight_decay": 0.0}]
+    groups: list[Any] = [{"params": [], "weight_decay": optim.weight_decay}, {"params": [], "weight_decay": 0.0}]
     for parameter in decoder.parameters():
         groups[parameter.ndim == 1]["params"].append(parameter)
-    return AdamW(groups, lr=optim.lr, eps=1e-8, betas=(0.9, optim.beta2), fused=True)
+    return AdamW(groups, lr=optim.lr, eps=1e-8, betas=(optim.beta1, optim.beta2), fused=True)

@@ -1,7 +1,8 @@
 """The run folder, the primary record of a run; a dashboard mirrors it.
 
 config.yaml       the resolved experiment
-environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
+environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume; and
+                  `start_tokens`, the consumed tokens at which a branch continues another run
 manifest.json     which run this is, and the size and SHA-256 of each file that is read again: lab/runs/checkpoints.py
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
@@ -26,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.core.command import show
 from lab.core.errors import CheckpointError, DiskError
-from lab.core.files import disk_error, read_object, write_atomic, write_json, write_parts
+from lab.core.files import delete, disk_error, read_object, write_atomic, write_json, write_parts
 from lab.core.types import Row
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
@@ -127,11 +129,16 @@ class RunFolder:
     def begin(
         self, files: Mapping[str, bytes | Row], run: str, checkpoint: Checkpoint | None, sizes: Mapping[str, int]
     ) -> None:
-        """Write the files that describe a run, and drop the records after its checkpoint.
+        """Write the files that describe a run, and drop the records and checkpoints after its checkpoint.
 
         `sizes` are those of `rewind`.
         """
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
+        # Those of a decay that a longer run does not have. The newest goes first: after a kill the others follow.
+        for later in candidates(self.checkpoints):
+            if probe_of(later.name) > consumed:
+                delete(later)
+                show(f"{later}: deleted, and the records after {consumed:,} tokens; the longer run decays later")
         # First the entries go, then the files change: a kill in between leaves nothing that contradicts the manifest.
         drop_from_manifest(self.path, run, [*files, *RECORDS], after=last_whole_probe(consumed, sizes))
         self.rewind(consumed, sizes)
@@ -153,9 +160,10 @@ class RunFolder:
         return (record for record in self.records(PROBES) if "effective_length" in record)
 
     def last_probe(self) -> int:
-        """Read the consumed tokens of the last probe, complete or failed, 0 before the first."""
+        """Read the consumed tokens of the last probe, complete or failed; before it those that the run began with."""
         ends = ("effective_length", "failed")
-        return max((record[CONSUMED] for record in self.records(PROBES) if record.keys() & ends), default=0)
+        first = self.environment().get("start_tokens", 0)
+        return max((record[CONSUMED] for record in self.records(PROBES) if record.keys() & ends), default=first)
 
     def write_counts(self, counts: PositionCounts, consumed_tokens: int | None = None) -> None:
         """Save the position frequency, or that at one probe."""

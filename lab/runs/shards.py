@@ -235,6 +235,7 @@ def publish(
     written: Files,
     final: Collection[int] = (),
     records: Mapping[str, FileEntry] = {},
+    stable: int | None = None,
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
@@ -252,20 +253,21 @@ def publish(
     write_json(temporary / checkpoints.MANIFEST, manifest)
     publish_folder(temporary, folder)
     (root / checkpoints.UNTRAINED).unlink(missing_ok=True)
-    prune(root, consumed_tokens, keep, final)
+    prune(root, consumed_tokens, keep, final, stable)
     return Checkpoint(folder)
 
 
-def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> None:
+def prune(root: Path, newest: int, keep: int, final: Collection[int] = (), stable: int | None = None) -> None:
     """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
 
-    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest.
+    The one before the decay is kept, from which a longer run continues. Those of `final` are kept as well, and others
+    between them are deleted, so that the final ones are the newest.
     Checkpoints after the newest are broken ones that the run did not resume from.
     """
     folders = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
     # An ordinary checkpoint after the first final one would lie between two of them and goes at once; of those before
     # it, the newest stay until `keep` are there.
-    first_final = min(final, default=newest)
+    first_final = min({*final} - {stable}, default=newest)
     left = [tokens for tokens in folders if tokens < newest and (tokens <= first_final or tokens in final)]
     for tokens, folder in folders.items():
         if tokens not in (newest, *left[: keep - 1]) and not (tokens in final and tokens < newest):

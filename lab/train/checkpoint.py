@@ -43,14 +43,18 @@ class Checkpointing:
     recording: Recording
     stopping: Stopping
     saved_at: int = 0
-    final: dict[int, int] = field(default_factory=dict)  # consumed tokens of the checkpoints of final_steps
+    final: dict[int, int] = field(default_factory=dict)  # consumed tokens of the checkpoints of kept_steps
     run: str = ""  # its digest, on the first rank
     group: distributed.ProcessGroup | None = None
     writing: Future[object] | None = None
 
     def __post_init__(self) -> None:
-        """Look up the settings and the folder."""
+        """Look up the settings and the folder, and the steps of checkpoints that are kept."""
         self.config, self.folder = self.start.experiment.train, self.start.folder
+        # A longer run continues from the step before the decay; 0 without one, which no step is.
+        decay_steps = self.start.experiment.optim.decay_steps(self.config.batch_tokens)
+        self.stable_steps = self.config.steps - (decay_steps or self.config.steps)
+        self.kept_steps = {*self.config.final_steps, self.stable_steps}
 
     def open(self, state: TrainState) -> None:
         """Restore the checkpoint that the run starts from; a collective call.
@@ -62,18 +66,18 @@ class Checkpointing:
         if distributed.is_initialized():
             # A background save talks to its peers while the training does: in one group their calls would be mixed up.
             self.group = distributed.new_group(backend="gloo")
-        if self.start.checkpoint is not None:
-            self.restore(state, self.start.checkpoint)
+        if self.start.restored is not None:
+            self.restore(state, self.start.restored)
         self.saved_at = state.consumed
 
     def save_if_due(self, state: TrainState) -> None:
         """Save when an interval has passed, and on a signal."""
         if self.stopping.error:  # the step that failed must not replace the checkpoint to resume from
             return
-        is_final = state.step in self.config.final_steps
-        if is_final:
+        is_kept = state.step in self.kept_steps
+        if is_kept:
             self.final[state.step] = state.consumed
-        due = is_final or interval_passed(self.config.checkpoint_every_tokens, self.saved_at, state.consumed)
+        due = is_kept or interval_passed(self.config.checkpoint_every_tokens, self.saved_at, state.consumed)
         if due or self.stopping.stopped:
             self.save(state, background=self.config.async_checkpoints and not self.stopping.stopped)
 
@@ -121,9 +125,8 @@ class Checkpointing:
             is_first = not (self.folder.path / checkpoints.COUNTS).exists()
             if is_first:
                 self.folder.write_counts(counts)
-            shards.publish(
-                root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()), records
-            )
+            keep, stable = self.config.keep_checkpoints, final.get(self.stable_steps)
+            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records, stable)
             if not is_first:
                 self.folder.write_counts(counts)
 
@@ -145,6 +148,8 @@ class Checkpointing:
         saved = read_state(checkpoint)
         optimizer = state.inner_optimizer
         restore_tensors(state.decoder, optimizer, checkpoint, saved, self.group)
+        if self.start.difference:
+            return  # the data of the run are others, so that all else begins at 0
         state.step = saved["step"]
         state.consumed = saved["consumed_tokens"]
         state.skipped_steps = saved["skipped_steps"]
@@ -156,7 +161,7 @@ class Checkpointing:
         if self.start.launch.is_first:
             self.recording.counting.load_state_dict(saved["recording"]["counts"])
         self.recording.sums = saved["recording"]["sums"]
-        self.final = {step: at for step, at in saved["final"].items() if step in self.config.final_steps}
+        self.final = {step: at for step, at in saved["final"].items() if step in self.kept_steps}
 
     def finish(self) -> None:
         """Wait for a save in the background.

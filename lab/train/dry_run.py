@@ -127,7 +127,7 @@ def describe_work(experiment: Experiment, utilisation: float) -> dict[str, str]:
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         "wall hours": wall_hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
-        "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(train)}, with the one being written)",
+        "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(experiment)}, with the one being written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
         "counts.npz": f"{counts_bytes(experiment):,} bytes",
     }

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
+from lab.config import Experiment, TrackConfig, load_experiment
 from lab.config.experiment import find_changes
 from lab.core.errors import CheckpointError, ConfigError, MissingPackage
 from lab.core.plugins import KEPT, hash_plugin
@@ -96,14 +96,15 @@ def checkpoint_bytes(experiment: Experiment) -> int:
     return experiment.model.n_parameters() * 12 + streams + counts_bytes(experiment)
 
 
-def count_checkpoints(train: TrainConfig) -> int:
+def count_checkpoints(experiment: Experiment) -> int:
     """Count the checkpoints that are on the disk at once: all that a run keeps, and the one being written."""
-    return min(max(train.keep_checkpoints, len(train.final_steps)) + 1, train.steps)
+    train, decays = experiment.train, experiment.optim.decay_tokens is not None
+    return min(max(train.keep_checkpoints, len(train.final_steps)) + decays + 1, train.steps)
 
 
 def room_for_checkpoints(experiment: Experiment, n_saved: int = 0) -> int:
     """Count the bytes that checkpoints still need on the disk, where a resumed run has saved some already."""
-    return checkpoint_bytes(experiment) * max(count_checkpoints(experiment.train) - n_saved, 1)
+    return checkpoint_bytes(experiment) * max(count_checkpoints(experiment) - n_saved, 1)
 
 
 def counts_bytes(experiment: Experiment) -> int:

@@ -24,7 +24,6 @@ from torch.profiler import record_function
 from lab.data.batch import Batch
 from lab.data.module import PackedData
 from lab.model.attention.segments import Segments
-from lab.model.config import CLIP_NORM
 from lab.model.sharding import accumulating
 from lab.train.checkpoint import Checkpointing
 from lab.train.probe import Probing
@@ -196,7 +195,7 @@ def finish_gradient(state: TrainState) -> None:
     torch._foreach_mul_([p.grad for p in trained if p.grad is not None], scale.to(trained[0].dtype))
 
     # The norm is that of the mean, hence after the scale. FSDP2 returns it as a DTensor, a part of it on each rank.
-    norm = torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
+    norm = torch.nn.utils.clip_grad_norm_(trained, state.recipe.optim.clip_norm)
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
 

@@ -162,7 +162,9 @@ class Recording:
             **frequency_metrics(self.counting.total()),
             **self.counting.selected(),
         }
-        self.sums = dict.fromkeys(SUMS, 0.0)
+        # The line of the last step may come early: a longer run goes on with the sums of its interval.
+        if state.step % self.experiment.track.every_steps == 0:
+            self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
         self.timed_tokens = state.consumed
         self.shown = f"loss {'-' if loss is None else format(loss, '.3f')}, {tokens_per_s:,.0f} tok/s"

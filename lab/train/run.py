@@ -42,7 +42,7 @@ from lab.train.checkpoint import Checkpointing
 from lab.train.loop import LoopParts, profile, train
 from lab.train.probe import Probing, check_haystack, check_tests, make_needle_probe
 from lab.train.record import Recording
-from lab.train.starting import Start, check_data, check_kernels, find_resume, own_run, start_folder
+from lab.train.starting import Start, check_data, check_kernels, find_base, find_resume, own_run, start_folder
 from lab.train.state import ModelRecipe, Stopping, TrainState
 
 
@@ -118,7 +118,8 @@ def run_experiment(
     launch = find_launch(experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
-        start = Start(experiment, launch, None if restart else find_resume(experiment, launch, resume=resume))
+        checkpoint = None if restart else find_resume(experiment, launch, resume=resume)
+        start = find_base(Start(experiment, launch, checkpoint))
         probes, steps = experiment.probe is not None, experiment.train.steps
         ended = launch.is_first and is_run_finished(start.folder, start.checkpoint, steps, probes=probes)
         # All ranks take what the first one reads: whether nothing is left to train or probe.
@@ -299,7 +300,7 @@ def make_strategy(strategy: str, world_size: int) -> Strategy | str:
 def format_report(folder: RunFolder) -> str:
     """Format the results: reach and effective length by tokens, or the loss of a run without probes, and the folder."""
     last = deque(folder.records("metrics.jsonl"), maxlen=1)
-    if last and not folder.last_probe():
+    if last and not any(folder.probes()):
         mean = "-" if last[0]["loss"] is None else f"{last[0]['loss']:.3f}"
         return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
     row = "{:>15} {:>14} {:>16} {:>16} {:>5} {:>9}".format

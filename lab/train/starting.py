@@ -1,17 +1,26 @@
-"""Where a run starts: at step 0, a checkpoint, or not at all; the files that a start writes first; what it prints."""
+"""Where a run starts: at step 0, a checkpoint, or not at all; the files that a start writes first; what it prints.
+
+Under optim.schedule wsd and constant the steps before the decay are those of runs of any length. A checkpoint after k
+steps has saved lr(k), the rate of its next step. It is one of a run of S steps with rates lr' if
+
+    k <= S and lr(k) = lr'(k)
+
+because rates are optim.lr up to the decay and fall linearly in it, and lines that end at two steps do not meet before.
+"""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from torch.nn.attention import current_flash_attention_impl
 
-from lab.config import Experiment
-from lab.config.experiment import digest_of_run
+from lab.config import Experiment, load_experiment
+from lab.config.experiment import digest_of_run, find_changes
 from lab.core import files, locks
 from lab.core.command import show
 from lab.core.errors import CheckpointError, ConfigError, DiskError
@@ -36,28 +45,44 @@ from lab.runs.checkpoints import (
     Checkpoint,
     candidates,
     drop_from_manifest,
+    find_error,
     is_untrained,
     newest,
+    open_checkpoint,
     reject,
 )
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses, reaches, read_state
-from lab.runs.source import find_tokenizer
+from lab.runs.source import CONFIG, find_tokenizer
 from lab.train.agreement import compare_ranks, digest, gather
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
+
+OF_BRANCH = ("start", "probe", "optim.schedule", "optim.decay_tokens", "optim.min_lr", "train.checkpoint_every_tokens")
+"""Settings, with train.tokens, in which a run may differ from its base and yet continue data order and counts."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A run that is about to train: its settings, this process of it, and the checkpoint to continue at."""
+    """A run that is about to train: its settings, this process of it, and the checkpoint to continue at.
+
+    A new run may take the optimizer of a `base`, the checkpoint of another run. It continues its data order, tokens and
+    counts as well unless there is a `difference`, a setting that does not allow it.
+    """
 
     experiment: Experiment
     launch: Launch = field(default_factory=Launch)
     checkpoint: Checkpoint | None = None
+    base: Checkpoint | None = None
+    difference: str = ""
 
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self.experiment.run.path)
+
+    @property
+    def restored(self) -> Checkpoint | None:
+        """The checkpoint that the run begins with: its own, or its base."""
+        return self.checkpoint or self.base
 
 
 @contextmanager
@@ -99,6 +124,8 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
         saved = newest(folder.checkpoints, unread=TENSORS)
         if saved is None and not is_untrained(folder.checkpoints):
             raise CheckpointError(f"{folder.checkpoints}: holds no checkpoint; restore one, or {RESTART}")
+        if saved is not None and experiment.optim.schedule != "cosine":
+            saved = find_shared(experiment, candidates(folder.checkpoints), experiment.train.steps)
         try:
             losses = find_losses(folder, saved)[1]
         except CheckpointError as lost:
@@ -121,6 +148,56 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
     if launch.is_first:
         read_state(checkpoint)  # raises if it has not all parts of a run's state
     return checkpoint
+
+
+def find_shared(experiment: Experiment, folders: list[Path], last: int) -> Checkpoint:
+    """Find the newest of some checkpoints, newest first, that an unbroken run of these settings has by step `last`.
+
+    Raises: CheckpointError for a broken one, ConfigError if there is none.
+    """
+    train = experiment.train
+    rule = f"no checkpoint before the decay of {experiment.optim.decay_tokens} is kept (train.keep_checkpoints)"
+    for folder in folders:
+        if error := find_error(folder, TENSORS):
+            reject(folder, error)
+        state = read_state(Checkpoint(folder))
+        step = state["step"]
+        if last == train.steps < step:
+            # A run that resumes goes back only to become longer: what it has trained is not deleted.
+            rule = f"the run has trained for {step:,} steps of train.batch_tokens, and is not cut"
+            break
+        lr = experiment.optim.lr_at(step, train.steps, train.batch_tokens)
+        if step <= last and math.isclose(state["schedule"]["_last_lr"][0], lr):
+            return Checkpoint(folder)
+    raise ConfigError(
+        experiment.format_error("train.tokens", f"{rule}; set it back or raise it, or choose another --run.name")
+    )
+
+
+def find_base(start: Start) -> Start:
+    """Find and hash the base of a run, if it is new and takes the optimizer of another one. A collective call.
+
+    Raises: ConfigError, CheckpointError.
+    """
+    experiment, section = start.experiment, start.experiment.start
+    if start.checkpoint is not None or section is None or not section.optimizer:
+        return start
+    folder = difference = ""
+    if start.launch.is_first:
+        path = Path(section.path)
+        base = open_checkpoint(path)
+        theirs = load_experiment(base.folder.parents[1] / CONFIG).to_dict()
+        for key, before, now in find_changes(theirs, experiment.to_dict()):
+            if not key.startswith(OF_BRANCH) or "cosine" in (before, now):
+                difference = f"the rest begins at 0, as {key} is {before} there and {now} here"
+        if not difference:
+            base = find_shared(experiment, candidates(path / "checkpoints") or [path], experiment.train.steps - 1)
+        if error := find_error(base.folder):
+            reject(base.folder, error)
+        folder = str(base.folder)
+        show(f"start: the optimizer of {folder}; {difference or 'its data order, tokens and counts go on'}")
+    folder, _, difference = gather("base", f"{folder}\n{difference}", start.launch)[0].partition("\n")
+    return replace(start, base=Checkpoint(Path(folder)), difference=difference)
 
 
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
@@ -273,14 +350,16 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, obj
         "seed": experiment.run.seed,
         "threads": threads,
     }
-    if checkpoint is None:
+    if start.restored is None or start.difference:
         return now, run
-    first = start.folder.environment()
+    first = RunFolder(start.restored.folder.parents[1]).environment()
     if data != (expected := first.get("data")):
         raise CheckpointError(
             f"{shard_folder(experiment.data)}: contains other data than the run was started with (SHA-256 {data}, "
             f"expected {expected}); restore it, or choose another --run.name"
         )
+    if checkpoint is None:
+        return {**now, "start_tokens": start.restored.consumed_tokens}, run
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 

@@ -115,8 +115,10 @@ class TrainState:
     def __post_init__(self) -> None:
         """Start the sums, and the schedule of the learning rate."""
         self.sums = StepSums(self.device)
-        optim, steps = self.recipe.optim, self.recipe.train.steps
-        self.schedule = LambdaLR(self.inner_optimizer, lambda step: optim.lr_at(step, steps) / optim.lr)
+        optim, train = self.recipe.optim, self.recipe.train
+        self.schedule = LambdaLR(
+            self.inner_optimizer, lambda step: optim.lr_at(step, train.steps, train.batch_tokens) / optim.lr
+        )
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:

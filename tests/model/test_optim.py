@@ -1,5 +1,6 @@
 """The learning rate, and the gradient of a step: the mean over the targets with a loss, however a batch is divided."""
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -14,20 +15,14 @@ from lab.counts import visible_context
 from lab.data.batch import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig, OptimConfig
-from lab.train.loop import compute_loss, finish_gradient, read_statistics
+from lab.train.loop import compute_loss, finish_gradient, read_statistics, update
 from tests.model.conftest import Watch
 from tests.modules import training_of
 
 FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
 FLOAT32_TOL = 1e-7  # relative: weights are float32 in a batch
 CFG = DecoderConfig(8, 1, 2, 2, 12, 23, tie_embeddings=False)
-CLIP = "lab.train.loop.CLIP_NORM"
 HAS_LOSS = np.array([True, False, True, True, False, True, False, False, True])  # by visible context
-
-
-@pytest.fixture(autouse=True)
-def unclipped(monkeypatch):
-    monkeypatch.setattr(CLIP, 1e9)
 
 
 def pack_of(seed, lengths, size=24):
@@ -43,8 +38,9 @@ def pack_of(seed, lengths, size=24):
 PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]), pack_of(4, [3, 9])]
 
 
-def training(double=True, **settings):
-    return training_of(CFG, batch_tokens=24 * len(PACKS), micro_batch_tokens=24, double=double, **settings)
+def training(double=True, optim=OptimConfig(clip_norm=1e9), **settings):
+    sizes = {"batch_tokens": 24 * len(PACKS), "micro_batch_tokens": 24}
+    return training_of(CFG, optim=optim, **sizes, double=double, **settings)
 
 
 def test_optimizer_follows_the_schedule_step_by_step():
@@ -59,6 +55,53 @@ def test_optimizer_follows_the_schedule_step_by_step():
     # warm-up 0.5 * n / 4; then 0.1 + 0.4 * (1 + cos) / 2 over four steps, at 0, 45, 90, 135 and 180 degrees
     decay = [0.5, 0.3 + 0.2 * math.sqrt(0.5), 0.3, 0.3 - 0.2 * math.sqrt(0.5), 0.1]
     assert seen == pytest.approx([0.125, 0.25, 0.375, 0.5, *decay], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        # warm-up 0.5 * n / 2; then 0.5; over the last 300 tokens, which are 4 steps of 96, 0.1 + 0.4 * n / 4
+        ({"schedule": "wsd", "decay_tokens": 300}, [0.25, 0.5, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]),
+        ({"schedule": "wsd", "decay_tokens": 97}, [0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.3, 0.1]),
+        ({"schedule": "constant"}, [0.25, *[0.5] * 8]),
+    ],
+)
+def test_schedules_that_are_constant_before_they_decay(schedule, rates):
+    state = training(optim=OptimConfig(lr=0.5, min_lr=0.1, warmup_steps=2, **schedule), steps=8)
+    seen = []
+    for _ in range(9):
+        seen.append(state.optimizer.param_groups[0]["lr"])
+        state.optimizer.step()
+        state.schedule.step()
+    assert seen == pytest.approx(rates, rel=1e-12)
+    assert set(seen[1:3]) == {0.5}, "exactly, as a run of any other length"
+
+
+def test_every_setting_reaches_the_optimizer():
+    own = {"weight_decay": 0.3, "beta1": 0.6, "beta2": 0.7, "clip_norm": 0.02}
+    state, defaults = (
+        training(optim=OptimConfig(lr=0.05, min_lr=0.05, warmup_steps=0, **settings)) for settings in (own, {})
+    )
+    # torch's own AdamW, not fused, on a copy of the model; the loss from the logits, clipped by hand
+    for one, (weight_decay, betas, norm) in ((state, (0.3, (0.6, 0.7), 0.02)), (defaults, (0.1, (0.9, 0.95), 1.0))):
+        model = copy.deepcopy(one.decoder)
+        parameters = list(model.parameters())
+        decays = [p for p in parameters if p.ndim > 1]
+        groups = [{"params": decays, "weight_decay": weight_decay}]
+        groups.append({"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0})
+        reference = torch.optim.AdamW(groups, lr=0.05, betas=betas, eps=1e-8, fused=False, foreach=False)
+        for pack in PACKS * 2:
+            (compute_loss(one, to_batch(pack), stop=False) / len(PACKS)).backward()  # one of so many packs
+            finish_gradient(one)
+            update(one)
+            mean = weighted_mean(model, [pack])[1] / sum(pack.targets != IGNORE)
+            gradients = torch.autograd.grad(mean, parameters)
+            length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient * min(1.0, norm / (length + 1e-6))  # as torch.nn.utils does
+            reference.step()
+        for parameter, expected in zip(one.decoder.parameters(), parameters, strict=True):
+            torch.testing.assert_close(parameter, expected, rtol=1e-6, atol=1e-9)
 
 
 def weighted_mean(decoder, packs):
@@ -137,7 +180,7 @@ def test_all_gradients_are_scaled_in_one_kernel_as_in_float32_and_then_cut_to_th
         np.testing.assert_array_equal(parameter.grad.numpy(), gradient * factor)
     own = read_statistics(state).grad_norm
     state.optimizer.zero_grad()
-    monkeypatch.setattr(CLIP, 0.01)
+    state.recipe = replace(state.recipe, optim=OptimConfig(clip_norm=0.01))
     add_gradients(state)
     finish_gradient(state)
     norm = math.sqrt(sum(float((p.grad**2).sum()) for p in parameters))
