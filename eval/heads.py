@@ -18,6 +18,7 @@ series also over trained tokens. Writes heads-NAME-HASH.jsonl, a line for each l
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.engine import needles, run
@@ -85,7 +86,8 @@ def average_heads(rows: Sequence[Row], columns: str) -> "pd.DataFrame":
 def show_heads(request: Request) -> Result:
     """Measure each model, and show how the heads of the last one came about where there are several."""
     rows: list[Row] = []
-    texts, files = [], []
+    texts: list[str] = []
+    files: list[Path] = []
     for model in request.positional:
         one = request._replace(model=model, plots=False)
         result = Heads(one, open_subject(one)).run()

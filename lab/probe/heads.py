@@ -39,10 +39,11 @@ def reading(model: nn.Module) -> Iterator[AnyDecoder]:
     if is_divided or not hasattr(getattr(model, "config", None), "get_text_config"):
         rule = "is no whole model of transformers or the lab, of which attention is read"
         raise ConfigError(f"model={type(model).__name__}: {rule}; save it and run probe-lab heads FOLDER")
+    foreign = Foreign(model)
     try:
-        yield Foreign(model)
+        yield foreign
     finally:
-        apply(model)  # without the lab's attention
+        apply(foreign.model)  # without the lab's attention
 
 
 def shares_by_head(decoder: AnyDecoder, probe: DistanceProbe, distance: int) -> Iterator[Row]:
