@@ -67,8 +67,9 @@ class OpenedModel:
     @property
     def chat_template(self) -> str | None:
         """The chat template of a run's conversations, or a Hugging Face folder's own."""
-        if self.experiment is not None and isinstance(self.experiment.data.corpus, Conversations):
-            return self.experiment.data.corpus.template
+        for data in [] if self.experiment is None else self.experiment.data.parts:
+            if isinstance(data.corpus, Conversations):
+                return data.corpus.template
         if self.home is not None:
             return folders.read_chat_template(self.home)
         return None

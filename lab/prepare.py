@@ -52,15 +52,18 @@ def prepare_config(args: Arguments) -> str:
         raise ConfigError(f"--task={options.task}: must be I/N with 0 <= I < N; for instance 0/64")
     data = load_experiment(Path(args.positional[0]), overrides).data
     tasks = slice(int(first), None, int(stride))
-    summary = prepare(data, workers=options.workers or cores(), tasks=tasks).summary
-    if data.upsample is None:
-        return summary
-    if not is_prepared(data):
-        return f"{summary}; some shards are missing, run it again for all tasks"
-    import pandas as pd  # not at the top: its import takes longer than reading a config
+    summaries = []
+    for part in data.parts:
+        summary = prepare(part, workers=options.workers or cores(), tasks=tasks).summary
+        if part.upsample is not None and not is_prepared(part):
+            summary += "; some shards are missing, run it again for all tasks"
+        elif part.upsample is not None:
+            import pandas as pd  # not at the top: its import takes longer than reading a config
 
-    rows = json.loads((shard_folder(data) / RECORD).read_text("utf-8"))["sources"]
-    return f"{summary}\n\n{pd.DataFrame(rows).to_string(index=False, float_format='{:.3f}'.format)}"
+            rows = json.loads((shard_folder(part) / RECORD).read_text("utf-8"))["sources"]
+            summary += f"\n\n{pd.DataFrame(rows).to_string(index=False, float_format='{:.3f}'.format)}"
+        summaries.append(summary)
+    return "\n".join(summaries)
 
 
 main = partial(run, SPEC, prepare_config)

@@ -74,7 +74,7 @@ CASES = {
     "kernel": ({"code": OTHER_KERNEL}, (), f"train.backend=reference (planted): {HERE} {{}}has, sdpa ({{}}); "),
     "flash": ({"code": OTHER_FLASH}, (), f"flash attention=FA3 ({{}}): {HERE} {{}}has, torch's own ({{}}); "),
     "compiler": ({"code": COMPILES}, (), f"train.compile=yes (planted): {HERE} {{}}has, no (on a CPU {{}}); "),
-    "shards": ({"second": "other"}, (), f"data.folder/task-00000=SHA-256 {{}}: {HERE} "),
+    "shards": ({"second": "other"}, (), f"data.folder/{{}}/task-00000=SHA-256 {{}}: {HERE} "),
     "folder": ({"second": "apart"}, (), f"run.folder={{}}: {{}} of {HERE} "),
     "network": ({"GLOO_SOCKET_IFNAME": "none9"}, (), f"GLOO_SOCKET_IFNAME=none9: {HERE} "),
     "unknown": ({}, ("--optim.lrr=1",), "optim.lrr=1: "),

@@ -15,6 +15,7 @@ NEEDED_BY = {  # who needs settings that nothing below sets
     f"{FOLDER}; the contract": "beta_fast beta_slow attention_factor low_freq_factor high_freq_factor",
     f"{FOLDER}; rope_parameters": "truncate",
     "docs/training.md: a mirror, as the hub lacked SlimPajama at times": "data.corpus.repository",
+    "docs/corpora.md, a mixture": "data.corpus.corpora data.corpus.weights",
     "docs/corpora.md": "data.corpus.config data.corpus.split data.corpus.text data.corpus.source data.changed_sources",
     "the contract": "length position.distance.leak train.backend",
     "docs/methods.md": "position.distance.released_scaling evidence.method model.layers.fraction",

@@ -14,7 +14,7 @@ distance fails, or reach is not determined (lab/probe/reach.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -112,8 +112,8 @@ class Run:
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training: the columns of PROBES."""
-        return as_table(read_probes(self.path), PROBES)
+        """Return one row per probe of training: the columns of PROBES, and of a mixture those of `add_corpora`."""
+        return add_corpora(list(read_probes(self.path)), PROBES)
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS."""
@@ -250,7 +250,12 @@ def tabulate_probes(settings: Mapping[str, Row], last: bool = False) -> pd.DataF
         labels = {"run": Path(run).name, "seed": own.get("run.seed"), **{name: own.get(name) for name in names}}
         probes = [{**probe, **labels, "probe": number} for number, probe in enumerate(read_probes(Path(run)))]
         rows += probes[-1:] if last else probes
-    return as_table(rows, ["run", "seed", "probe", *names, *PROBES])
+    return add_corpora(rows, ["run", "seed", "probe", *names, *PROBES])
+
+
+def add_corpora(probes: Sequence[Row], columns: Iterable[str]) -> pd.DataFrame:
+    """Build a table of probes, with `corpus_tokens` and `held_out_losses` if any run has a mixture."""
+    return as_table(probes, [*columns, *sorted({"corpus_tokens", "held_out_losses"}.intersection(chain(*probes)))])
 
 
 def as_table(records: Iterable[Row], columns: Iterable[str] | None = None) -> pd.DataFrame:

@@ -116,7 +116,7 @@ class Experiment(Section):
 
         Another protocol than the run's has its own answer budget. Only the lab's takes the sizes of the corpus.
         """
-        corpus = self.data.corpus
+        corpus = self.data.parts[0].corpus
         values = asdict(self.probe_section)
         protocol = changes.get("protocol", values["protocol"])
         if protocol != values["protocol"]:

@@ -52,6 +52,8 @@ def load_settings(path: Path, overrides: Mapping[str, object]) -> Settings:
         load_plugins(file.get("plugins"), str(path), path.parent if is_of_run else None)
 
     above = nest(changes)
+    expand_mixture(file)
+    expand_mixture(above)
     # An empty section of the file, `model:` with nothing below it, inherits like a missing one.
     for name in ("model", "data", "position"):
         section(file, name)
@@ -88,6 +90,23 @@ def nest(dotted: Mapping[str, object]) -> Settings:
     for name in sorted(dotted.keys() - flatten(values).keys()):
         raise ConfigError(f"{name}={abbreviate(dotted[name])}: is set as a whole and in part; remove one of the two")
     return values
+
+
+def expand_mixture(layer: Settings) -> None:
+    """Replace a list of corpora, each with its weight, by the section of a mixture.
+
+    Example:
+        >>> data = {"corpus": [{"name": "stdlib", "weight": 0.7}, {"path": "notes", "weight": 0.3}]}
+        >>> expand_mixture({"data": data})
+        >>> data["corpus"]["corpora"], data["corpus"]["weights"]
+        ([{'name': 'stdlib'}, {'name': 'text', 'path': 'notes'}], [0.7, 0.3])
+    """
+    data = part(layer, "data")
+    listed = data.get("corpus")
+    if isinstance(listed, list):
+        corpora = [{"name": "text", **part({"": corpus}, "")} for corpus in listed]
+        weights = [corpus.pop("weight", None) for corpus in corpora]
+        data["corpus"] = {"name": "mixture", "corpora": corpora, "weights": weights}
 
 
 def merge_layers(lower: Mapping[str, object], upper: Mapping[str, object], prefix: str = "") -> Settings:

@@ -19,7 +19,7 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from functools import cache
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -259,6 +259,8 @@ def iterate_settings(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[A
     hints = get_type_hints(root, include_extras=True)
     for item in sorted(fields(root), key=lambda item: item.name not in TAGS):
         members = list_members(hints[item.name])
+        if get_origin(hints[item.name]) is tuple:  # a list: its items are no settings of their own
+            members = {}
         for section in members.values():
             yield from iterate_settings(section, f"{prefix}{item.name}.")
         if not members:

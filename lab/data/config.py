@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.core.schema import Length, NonNegative, OneOf, PathText, Positive, Section, Share
+from lab.core.schema import Length, NonNegative, OneOf, PathText, Positive, PositiveFloat, Section, Share
 from lab.data.chat import USER_ASSISTANT
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
@@ -131,6 +131,25 @@ Corpus = Annotated[
 ]
 
 
+class Mixture(Section):
+    """Several corpora in proportion to weights; a list of corpora, each with its `weight`, is short for it."""
+
+    name: Literal["mixture"] = "mixture"
+    corpora: tuple[Corpus, ...]
+    """The corpora. A BPE is trained on the first, which is also the text of needle tests and of evaluations."""
+    weights: tuple[PositiveFloat, ...]
+    """Weight of each corpus, its share of the packs, and of the tokens if packs are equally full."""
+
+    def rules(self) -> Iterator[str]:
+        different = {*map(str, self.corpora)}
+        if not 2 <= len(different) == len(self.corpora) == len(self.weights) or Mixture in map(type, self.corpora):
+            rule = "must have two corpora or more, no mixtures, each once and with a weight; correct the list"
+            yield self.format_error("name", rule)
+
+
+CORPORA["mixture"] = Mixture  # its own corpora are none, by its rules
+
+
 class Bpe(Section):
     """A byte-level BPE trained on the corpus; every digit is a separate token."""
 
@@ -188,6 +207,22 @@ class DataConfig(Section):
     """Response to a change of the corpus's files or the tokenizer after preparation."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
+
+    @property
+    def parts(self) -> list[DataConfig]:
+        """The config of each corpus, all with the tokenizer of the first."""
+        if not isinstance(self.corpus, Mixture):
+            return [self]
+        first, *others = [replace(self, corpus=corpus) for corpus in self.corpus.corpora]
+        if isinstance(self.tokenizer, Bpe):
+            shared = TokenizerFile(path=(first.base or first).shard_name, eos="<eos>")
+            others = [replace(other, tokenizer=shared) for other in others]
+        return [first, *others]
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each corpus."""
+        return self.corpus.weights if isinstance(self.corpus, Mixture) else (1.0,)
 
     @property
     def dataset(self) -> Dataset | None:

@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.core.errors import DataError
 from lab.core.launch import exchange, sum_over_ranks
 from lab.data.batch import Batch, to_batch
 from lab.data.config import DataConfig, hash_json
-from lab.data.packing import PackSettings, PackStream, count_samples
+from lab.data.packing import Pack, PackSettings, PackStream, count_samples
 from lab.data.preparation import Check, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_segments
 from lab.data.selecting import Selection, read_token_types, sentence_ends
 from lab.data.shards import TokenStore, read_manifests, read_prepared, read_shard_manifest, task_name
 from lab.data.tokenizer import TOKENIZER, end_of_document, load_tokenizer, special_ends
 from lab.masks import Arrangement, WindowMask
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 
 
 def build_arrangement(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -41,7 +45,7 @@ def build_arrangement(config: DataConfig, mask: WindowMask) -> Arrangement:
 
 
 class PackedData:
-    """Packs of one corpus for one training run, by the settings of an `Experiment`.
+    """Packs of a corpus, or of a mixture, for one training run, by the settings of an `Experiment`.
 
     `token_types` is the file of the impactful token types if it is not skip.selection itself. Consecutive ranks, of
     the number train.context_parallel, read the same streams.
@@ -77,39 +81,46 @@ class PackedData:
             return int(skip.target_len)
         return self.config.window - int(self.experiment.mask.is_anchored)
 
-    @cached_property
+    @property
     def store(self) -> TokenStore:
-        return TokenStore.open(shard_folder(self.config), "train")
+        return self.segments[0].store
 
     def digest(self) -> str:
         """Hash what training reads: tokenizer and shards in order, from their manifests.
 
-        Raises: DataError.
+        Raises: DataError, also for corpora with different tokenizers.
         """
-        folder = shard_folder(self.config)
-        record = read_prepared(folder)
-        assert record is not None, "prepare_data has been called"
-        shards = [read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+        listed: list[object] = []
+        for folder in map(shard_folder, self.config.parts):
+            record = read_prepared(folder)
+            assert record is not None, "prepare_data has been called"
+            shards = [read_shard_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+            listed += [record["files"].get(TOKENIZER), shards]
+            if listed[-2] != listed[0]:
+                raise DataError(f"{folder}: has another tokenizer than the first corpus; delete it, and prepare again")
         # checkpoints contain this digest: its form, a digest next to sidecars that are gone, stays as it is
-        return hash_json([hash_json([record["files"].get(TOKENIZER), shards]), {}])
+        return hash_json([hash_json(listed), {}])
 
     @cached_property
-    def segments(self) -> SegmentIndex:
-        return index_segments(self.store, self.config.mode, self.segment_window())
+    def segments(self) -> list[SegmentIndex]:
+        """The training segments of each corpus; counts of epochs are of the first one's."""
+        stores = [TokenStore.open(shard_folder(part), "train") for part in self.config.parts]
+        return [index_segments(store, self.config.mode, self.segment_window()) for store in stores]
 
     def epoch_tokens(self) -> int:
         """Count the tokens that training consumes in one epoch; an estimate if sentences are selected."""
-        tokens = self.store.n_tokens + self.segments.n * self.experiment.mask.is_anchored
+        tokens = self.store.n_tokens + self.segments[0].n * self.experiment.mask.is_anchored
         # with selected sentences a segment of the target length gives at most a window of tokens
         longest = self.segment_window()
         return max(1, tokens * min(self.config.window, longest) // longest)
 
     def epoch(self) -> float:
-        """Count how often the corpus has been trained on, by its segments; a collective call."""
-        own = sum(count_samples(self.states[j], j, self.n_streams) for j in self.numbers())
+        """Count how often the corpus, or a mixture's first, has been trained on, by its segments; a collective call."""
+        end = 2 + self.config.look_ahead  # of the first corpus's part of a state
+        own = sum(count_samples(self.states[j][:end], j, self.n_streams) for j in self.numbers())
         # ranks that share streams all count the same samples
         total = int(sum_over_ranks(np.array([own]))[0]) // self.experiment.train.context_parallel
-        return total / self.segments.n
+        return total / self.segments[0].n
 
     def setup(self, rank: int = 0, world_size: int = 1) -> None:
         """Open the training split for one of the ranks.
@@ -121,7 +132,7 @@ class PackedData:
         config, skip = self.config, experiment.skip
         self.settings = PackSettings(
             store=self.store,
-            segments=self.segments,
+            segments=self.segments[0],
             pack_tokens=experiment.train.micro_batch_tokens,
             seed=experiment.run.seed,
             look_ahead=config.look_ahead,
@@ -155,9 +166,32 @@ class PackedData:
         # ranks that share packs are neighbours: all of such a group have the same quotient
         return range(self.rank // shared, self.n_streams, self.world_size // shared)
 
-    def stream(self, index: int) -> PackStream:
-        """Open a stream at its saved state, or at its start."""
-        return PackStream(self.settings, index, self.states.get(index))
+    def stream(self, index: int) -> Iterator[Pack]:
+        """Yield the packs of a stream from its saved state, or its start; in a mixture each pack is of one corpus.
+
+        The corpus of global pack n, which is pack n // n_streams of stream n % n_streams, is a function of (seed, n):
+
+            u = frac((seed + n) * 0.618...)       0.618...: the golden ratio's fraction, GOLDEN / 2^64
+            the corpus is the first one for which the shares of it and of those before add up to more than u
+
+        In any range of n these numbers are spread evenly, so that the shares hold within a few packs. Each corpus has
+        streams of its own, those of a run on that corpus alone. So its samples have the same order, and each of its
+        epochs is a shuffle of its own. A stream's state is those of the corpora's streams, end to end, but begins
+        with the number of all packs.
+        """
+        streams = []
+        states = np.split(self.states.get(index, np.zeros(0)), len(self.segments))
+        for segments, state in zip(self.segments, states):
+            streams.append(PackStream(replace(self.settings, store=segments.store, segments=segments), index, state))
+        bounds = np.cumsum(self.config.weights)
+        for step in itertools.count(streams[0].n_packs):
+            u = (self.settings.seed + step * self.n_streams + index) * GOLDEN % 2**64 / 2**64
+            corpus = int(bounds[:-1].searchsorted(u * bounds[-1], side="right"))
+            pack = next(streams[corpus])
+            pack.corpus = corpus
+            pack.state = np.concatenate([*map(PackStream.state, streams)])
+            pack.state[0] = step + 1
+            yield pack
 
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch that was trained on."""

@@ -35,6 +35,7 @@ class Pack:
     if sentences are selected, the runs, those without an impactful sentence, and those shorter than the budget.
     `distances` are the targets' evidence distances, None without a method. `weights` is true for the scored targets
     that have a loss; None if all have. `n_bytes` are the targets' bytes in the original text, if the shards have them.
+    `corpus` is the number of its corpus in a mixture.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
     id 0; `distances` and `n_bytes` int64, `weights` bool as `tokens`; `state` int64
@@ -52,6 +53,7 @@ class Pack:
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
     n_bytes: np.ndarray | None = None
+    corpus: int = 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -82,7 +84,7 @@ class PackStream:
         self.next_sample = stream
         self.buffer: dict[int, tuple[Segment, int]] = {}  # each buffered sample with its length, the oldest first
         self.upcoming: list[Segment] = []  # of the next samples, in reverse
-        if state is not None:
+        if state is not None and len(state):
             self.n_packs, self.next_sample = state[:2].tolist()
             samples = np.sort(state[2:][state[2:] >= 0])
             for sample, segment in zip(samples.tolist(), self._locate(samples)):

@@ -48,8 +48,8 @@ class Prepared(NamedTuple):
 
 
 def shard_folder(config: DataConfig) -> Path:
-    """Return the folder of a config's shards."""
-    return Path(config.folder) / config.shard_name
+    """Return the folder of a config's shards, of a mixture that of its first corpus."""
+    return Path(config.folder) / config.parts[0].shard_name
 
 
 def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
@@ -59,6 +59,9 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
 
     Raises: DataError, ConfigError for a corpus without a held-out document.
     """
+    config, *others = config.parts
+    for other in others:
+        check_prepared(other, held_out=held_out)
     folder = shard_folder(config)
     if not config.is_generated:
         shards.read_manifests(folder)
@@ -90,17 +93,18 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
 
 
 def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
-    """Prepare a generated corpus or a small text if needed; `check` may reject the tokenizer before any task runs.
+    """Prepare generated corpora and small texts if needed; `check` may reject the tokenizer before any task runs.
 
     Raises: DataError for any other corpus that has not been prepared.
     """
     check_prepared(config)
-    if is_prepared(config):
-        check_sources(config, shard_folder(config))
-        return
-    if not config.is_generated:
-        show(f"data: not prepared yet; preparing {shard_folder(config)}")
-    prepare(config, workers=cores(), check=check)
+    for part in config.parts:
+        if is_prepared(part):
+            check_sources(part, shard_folder(part))
+            continue
+        if not part.is_generated:
+            show(f"data: not prepared yet; preparing {shard_folder(part)}")
+        prepare(part, workers=cores(), check=check)
 
 
 def is_prepared(config: DataConfig) -> bool:

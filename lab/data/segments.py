@@ -88,7 +88,7 @@ class CutSegments:
     """
 
     def __init__(self, store: TokenStore, lengths: list[int]) -> None:
-        self.n_tokens = store.n_tokens
+        self.store = store
         self.ends = [0, *accumulate(lengths)]
         self.n = store.n_tokens // self.ends[-1] * len(lengths)
 
@@ -97,7 +97,7 @@ class CutSegments:
         block, piece = divmod(number, len(self.ends) - 1)
         start = block * self.ends[-1] + self.ends[piece]
         length = self.ends[piece + 1] - self.ends[piece]
-        return Segment(start, length, start + length < self.n_tokens)
+        return Segment(start, length, start + length < self.store.n_tokens)
 
 
 SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1

@@ -73,7 +73,7 @@ class ProbeSection(Section):
 
     def needs_held_out(self, data: Any) -> bool:
         """Return whether a probe reads held-out text of a corpus, given by the section data of a run."""
-        return bool(self.loss_tokens) or (self.haystack is None and data.corpus.name != "synthetic")
+        return bool(self.loss_tokens) or (self.haystack is None and data.parts[0].corpus.name != "synthetic")
 
     @property
     def budget(self) -> int:

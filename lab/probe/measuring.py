@@ -80,12 +80,13 @@ class ModelInTraining:
 
 @dataclass(eq=False)
 class Measuring:
-    """The tests of a run, its held-out loss and its recall, None where the settings have none."""
+    """The tests of a run, the held-out loss of each corpus with its weight, and recall, if the settings have them."""
 
     probe: NeedleProbe
     distances: DistanceProbe | None = None
-    loss: HeldOutLoss | None = None
+    losses: Sequence[HeldOutLoss] = ()
     recall: RecallTest | None = None
+    weights: Sequence[float] = (1.0,)
 
     def run(
         self,
@@ -118,12 +119,18 @@ class Measuring:
             counts_by_distance = map_counts_to_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
             lines += [self.distances.record(result, origin, counts_by_distance) for result in distances]
             summary |= reach_record(distances, self.distances.config.threshold, counts_by_distance)
-        if self.loss is not None:
-            sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
-            loss, scored = sums.sum(0).tolist()
-            summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-            n_bytes = self.loss.n_bytes
-            summary["bits_per_byte"] = None if n_bytes is None else loss / math.log(2) / max(n_bytes, 1)
+        if self.losses:
+            parts = worker.gather([loss.sums(model.losses).cpu() for loss in self.losses])
+            # of each corpus, over the ranks
+            sums = torch.stack(parts).unflatten(0, (-1, len(self.losses))).sum(0)
+            nats, scored = sums.sum(1).T
+            means = nats / scored.clamp(min=1)
+            summary["held_out_loss"] = np.average(means, weights=self.weights).item()
+            summary["context_loss"] = context_loss(sums[0])
+            n_bytes = self.losses[0].n_bytes
+            summary["bits_per_byte"] = None if n_bytes is None else nats[0].item() / math.log(2) / max(n_bytes, 1)
+            if len(means) > 1:
+                summary["held_out_losses"] = means.tolist()
         if self.recall is not None:
             # Ranks take every n-th target, so that each has targets of all bins; the rows return to their order.
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])

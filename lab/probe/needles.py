@@ -47,7 +47,7 @@ PromptParts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run: Path | None = None) -> str:
     """Read the haystack of a run: what its folder `run` keeps of it, if that is given and keeps one.
 
-    Without a path: fresh filler for the synthetic corpus, the held-out documents for any other.
+    Without a path: fresh filler for the synthetic corpus, the held-out documents for any other; of a mixture's first.
 
     Raises: DataError for a missing, broken or empty file.
     """
@@ -56,6 +56,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
         return (run / KEPT).read_bytes().decode("utf-8")
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
+    data = data.parts[0]
     if isinstance(data.corpus, Synthetic):
         return write_filler(data.corpus)
     parts = []

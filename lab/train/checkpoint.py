@@ -92,7 +92,8 @@ class Checkpointing:
         self.finish()
         root = self.folder.checkpoints
         consumed = state.consumed
-        counts = self.recording.counting.total()
+        counting = self.recording.counting
+        counts = counting.total()
         # Each rank writes its own shards, while a forward pass without gradients leaves the whole weights gathered.
         reshard(state.decoder)
         tensors, rest = tensors_to_save(state.decoder, state.inner_optimizer)
@@ -103,7 +104,10 @@ class Checkpointing:
             "skipped_steps": state.skipped_steps,
             "schedule": state.schedule.state_dict(),
             "data": self.data.state_dict(),
-            "recording": {"counts": counts.to_dict() | self.recording.counting.selected(), "sums": self.recording.sums},
+            "recording": {
+                "counts": counts.to_dict() | counting.selected() | counting.corpus_tokens(),
+                "sums": self.recording.sums,
+            },
             "final": final,
         }
         # What a resume would reject is rejected here, while the checkpoint before it is still there.

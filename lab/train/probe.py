@@ -60,19 +60,21 @@ class Probing:
         data, config = self.experiment.data, self.experiment.probe
         if config is None:
             return
-        loss = recall = None
+        losses, recall = [], None
         if config.loss_tokens:
-            loss = HeldOutLoss(
-                data,
-                tokens=config.loss_tokens,
-                pack_tokens=self.experiment.train.micro_batch_tokens,
-                rank=self.launch.rank,
-                world_size=self.launch.world_size,
-                device=state.device,
-            )
+            for part in data.parts:
+                loss = HeldOutLoss(
+                    part,
+                    tokens=config.loss_tokens,
+                    pack_tokens=self.experiment.train.micro_batch_tokens,
+                    rank=self.launch.rank,
+                    world_size=self.launch.world_size,
+                    device=state.device,
+                )
+                losses.append(loss)
             recall = held_out_recall(data, self.experiment.evidence, state.device)
         probe = make_needle_probe(self.experiment, state.device)
-        self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
+        self.measuring = Measuring(probe, build_distance_probe(probe), losses, recall, data.weights)
         # Only the first rank is sure to read the latest records: other nodes may see an older file for a while.
         self.probed_at = exchange(self.recording.folder.last_probe())[0]
         if (state.is_finished and self.probed_at < state.consumed) or self.is_due(state):
@@ -94,6 +96,7 @@ class Probing:
     def run(self, state: TrainState) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.recording.counting.total()
+        tokens = self.recording.counting.corpus_tokens()
         outcome: Probed | str | None
         try:
             try:
@@ -109,6 +112,8 @@ class Probing:
             outcome = str(error)
         if outcome is None:  # a signal: the resumed run probes again
             return
+        if not isinstance(outcome, str):
+            outcome[0][-1].update(tokens)
         if self.launch.is_first:
             self.record(state, outcome, counts)
         self.probed_at = state.consumed

@@ -53,6 +53,7 @@ class Counting:
         self.copies = experiment.train.context_parallel
         self.selects = skip is not None and skip.selects
         self.local_selected = np.zeros(len(SELECTED), dtype=np.int64)
+        self.local_tokens = np.zeros(len(experiment.data.parts), dtype=np.int64)
 
     def add(self, batch: Batch) -> None:
         """Count a pack."""
@@ -60,6 +61,7 @@ class Counting:
         assert batch.evidence is not None, "a run has an evidence method"
         assert batch.demand is not None, "as evidence has"
         self.local.add_runs(pack.lengths, pack.position_ids, pack.anchors)
+        self.local_tokens[pack.corpus] += sum(pack.lengths)
         self.local.add_targets(batch.supervised)
         self.local.add_evidence(batch.evidence, batch.demand, batch.demand_by_ids)
         if pack.selected is not None:
@@ -78,11 +80,18 @@ class Counting:
             return {}
         return dict(zip(SELECTED, (sum_over_ranks(self.local_selected) // self.copies).tolist(), strict=True))
 
+    def corpus_tokens(self) -> dict[str, list[int]]:
+        """Count the tokens trained on so far of each corpus of a mixture; a collective call."""
+        if len(self.local_tokens) == 1:
+            return {}
+        return {"corpus_tokens": (sum_over_ranks(self.local_tokens) // self.copies).tolist()}
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the counts of a checkpoint; on the first rank alone, as `total` adds up all ranks."""
         for name in COUNTED:
             getattr(self.local, name)[:] = np.multiply(state_dict[name], self.copies)
         self.local_selected[:] = [self.copies * state_dict.get(name, 0) for name in SELECTED]
+        self.local_tokens[:] = np.multiply(state_dict.get("corpus_tokens", 0), self.copies)
 
 
 @dataclass(eq=False)
@@ -161,6 +170,7 @@ class Recording:
             "mfu_full": mfu(model.flops_per_token_full(window)),
             **frequency_metrics(self.counting.total()),
             **self.counting.selected(),
+            **self.counting.corpus_tokens(),
         }
         # The line of the last step may come early: a longer run goes on with the sums of its interval.
         if state.step % self.experiment.track.every_steps == 0:

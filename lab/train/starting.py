@@ -214,9 +214,9 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     record = {}
     if launch.local_rank == 0:
         data.prepare_data()
-        shards = shard_folder(data.config)
-        for name, sha256 in {TOKENIZER: files.sha256(shards / TOKENIZER), **hash_manifests(shards)}.items():
-            record[f"data.folder/{name}"] = f"SHA-256 {sha256[: files.SHOWN]}"
+        for shards in map(shard_folder, data.config.parts):
+            for name, sha256 in {TOKENIZER: files.sha256(shards / TOKENIZER), **hash_manifests(shards)}.items():
+                record[f"data.folder/{shards.name}/{name}"] = f"SHA-256 {sha256[: files.SHOWN]}"
         haystack = data.experiment.probe_section.haystack
         if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
             text = json.dumps(read_texts(Path(haystack), "probe.haystack"))
@@ -267,8 +267,9 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         "config.yaml": experiment.to_yaml().encode(),
     }
     contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
-    show(f"data: {summarise(shards).summary}")
-    if (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
+    for folder in map(shard_folder, experiment.data.parts):
+        show(f"data: {summarise(folder).summary}")
+    if len(data.config.parts) == 1 and (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
         show(f"data: training reads the corpus {epochs:,.2f} times")
     if experiment.skip is not None and experiment.reads_token_types:
         # A resumed run keeps the types that it started with.
