@@ -91,7 +91,7 @@ def test_every_setting_reaches_the_optimizer():
         groups.append({"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0})
         reference = torch.optim.AdamW(groups, lr=0.05, betas=betas, eps=1e-8, fused=False, foreach=False)
         for pack in PACKS * 2:
-            (compute_loss(one, to_batch(pack), stop=False) / len(PACKS)).backward()  # one of so many packs
+            (compute_loss(one, to_batch(pack), stop=False) / len(PACKS)).backward()  # the mean over packs
             finish_gradient(one)
             update(one)
             mean = weighted_mean(model, [pack])[1] / sum(pack.targets != IGNORE)
