@@ -49,7 +49,7 @@ from lab.config import load_experiment
 from lab.config.sections import TrainConfig
 from lab.model.attention import backends
 from lab.model.attention.segments import Segments
-from lab.model.config import CLIP_NORM, DecoderConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.model.devices import Linear, peak_flops, total_memory
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
@@ -175,7 +175,7 @@ def stepper(side: Side, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
         with torch.autocast(device, torch.bfloat16, enabled=side.autocast):
             loss = side.loss(*batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(side.model.parameters(), CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(side.model.parameters(), OptimConfig().clip_norm)
         optimizer.step()
         optimizer.zero_grad()
 

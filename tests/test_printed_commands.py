@@ -37,7 +37,7 @@ ON_DEMO = re.compile(
     r"probe-lab (?!report|fit|export|verify|sweep)[a-z]+ .*runs/cpu_demo\b|positions [a-z_]+ --|frequency --positions"
     r"|(compare|reach|report) experiments/"
 )
-# test_first_hour.py and test_plugins.py run these
+# test_first_hour.py, test_plugins.py and test_trackers.py run these
 OF_A_PAGE = re.compile(r"\bown|mymodel|first\.yaml|steps\.py|partial_pi\.py")
 REASONS = {  # why the others go as far as their arguments: the first that matches
     "it changes the repository, or runs this test": r"^make|docs|pytest|pictures|torture",

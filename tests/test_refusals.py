@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import get_type_hints
+from typing import get_origin, get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
@@ -24,7 +24,8 @@ def settings_of(section, prefix="", tags=()):
     hints = get_type_hints(section, include_extras=True)
     for field in dataclasses.fields(section):
         name = f"{prefix}{field.name}"
-        members = list_members(hints[field.name])
+        # a list, as the corpora of a mixture, has no settings of its own
+        members = {} if get_origin(hints[field.name]) is tuple else list_members(hints[field.name])
         for tag, member in members.items():
             key = next((key for key in TAGS if hasattr(member, key)), None)
             yield from settings_of(member, f"{name}.", {**dict(tags), **({f"{name}.{key}": tag} if tag else {})})

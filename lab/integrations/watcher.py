@@ -340,8 +340,9 @@ class Watcher:
         """
         path, lines = Path(path), ""
         for table in self.tables:
-            rows = table.assign(metric="found_by_distance", found=table.eval("n * score")).to_dict("records")
-            for row in ({"metric": "reach"}, *rows):
+            # 49 times a share of 1 / 49 is less than 1.
+            tests = table.assign(metric="found_by_distance", found=table.eval("floor(n * score + 0.5)"))
+            for row in ({"metric": "reach"}, *tests.to_dict("records")):
                 lines += json.dumps({"model": path.stem, "method": "as trained", **table.attrs, **row}) + "\n"
         write_atomic(path, lines.encode())
 

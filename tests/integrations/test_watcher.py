@@ -269,9 +269,8 @@ def f_by_pairs(lengths):
     f = [0] * WINDOW
     for length in lengths:
         for query in range(length):
-            for key in range(query + 1):
-                if query - key < WINDOW:
-                    f[query - key] += 1
+            for key in range(max(0, query - WINDOW + 1), query + 1):
+                f[query - key] += 1
     return f
 
 
