@@ -136,7 +136,7 @@ class RunFolder:
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
         # Those of a decay that a longer run does not have. The newest goes first: after a kill the others follow.
         for later in candidates(self.checkpoints):
-            if probe_of(later.name) > consumed:
+            if 0 <= consumed < probe_of(later.name):
                 delete(later)
                 show(f"{later}: deleted, and the records after {consumed:,} tokens; the longer run decays later")
         # First the entries go, then the files change: a kill in between leaves nothing that contradicts the manifest.

@@ -118,8 +118,9 @@ def run_experiment(
     launch = find_launch(experiment.train.devices, experiment.train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
-        checkpoint = None if restart else find_resume(experiment, launch, resume=resume)
-        start = find_base(Start(experiment, launch, checkpoint))
+        start = find_base(
+            Start(experiment, launch, None if restart else find_resume(experiment, launch, resume=resume))
+        )
         probes, steps = experiment.probe is not None, experiment.train.steps
         ended = launch.is_first and is_run_finished(start.folder, start.checkpoint, steps, probes=probes)
         # All ranks take what the first one reads: whether nothing is left to train or probe.
