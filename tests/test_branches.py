@@ -134,7 +134,17 @@ def test_a_branch_is_the_run_that_was_never_broken(runs, place):
         train(place, "late", *options[:-1], f"--start.path={newest}", "--train.tokens=3584")
 
 
-class Begun(Exception):
+@pytest.mark.parametrize("window", [96, 64])
+def test_a_base_with_a_damaged_moment_is_a_line(runs, place, window):
+    base = shutil.copytree(runs / "constant16", runs / f"damaged{window}")
+    path = candidates(base / "checkpoints")[0] / "optimizer-00000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    options = (*CONSTANT, "--train.tokens=20480", f"--data.window={window}", f"--start.path={base}")
+    with refused(f"{path}: {{}}", error=CheckpointError):
+        train(place, f"of_damaged{window}", *options, "--start.optimizer=true")
+
+
+class Started(Exception):
     pass
 
 
@@ -145,11 +155,11 @@ def test_a_branch_begins_with_the_moments_of_its_base(runs, place, monkeypatch, 
 
     def begin(parts, state):
         seen.append(state)
-        raise Begun
+        raise Started
 
     monkeypatch.setattr(training, "train", begin)
     options = (*CONSTANT, "--train.tokens=20480", f"--data.window={window}", f"--start.path={runs / 'constant16'}")
-    with pytest.raises(Begun):
+    with pytest.raises(Started):
         train(place, f"begins{window}", *options, "--start.optimizer=true")
     [state] = seen
     weights, moments = (load_file(base / f"{name}-00000.safetensors") for name in ("weights", "optimizer"))

@@ -185,17 +185,19 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
     return None
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open the one checkpoint that a folder is, or the newest of a run folder, to read its weights.
+def open_checkpoint(folder: Path, unread: tuple[str, ...] = (OPTIMIZER,)) -> Checkpoint:
+    """Open the one checkpoint that a folder is, or the newest of a run folder, by default to read its weights.
+
+    Files with names that begin as `unread` are not hashed. The optimizer's moments, two thirds of the bytes, are not
+    read to open a model.
 
     Raises: CheckpointError.
     """
-    # The optimizer's moments, two thirds of the bytes, are not read to open a model, and so not hashed.
     if NAME.fullmatch(folder.name):
-        if error := find_error(folder, (OPTIMIZER,)):
+        if error := find_error(folder, unread):
             raise CheckpointError(error)
         return Checkpoint(folder)
-    checkpoint = newest(folder / "checkpoints", (OPTIMIZER,))
+    checkpoint = newest(folder / "checkpoints", unread)
     if checkpoint is None:
         raise CheckpointError(f"{folder}: holds no checkpoint; use a run folder or a checkpoint in it")
     return checkpoint

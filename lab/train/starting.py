@@ -113,7 +113,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
 def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
-    The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
+    The first process finds it, and all of them hash the files of tensors.
 
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
@@ -139,15 +139,24 @@ def find_resume(experiment: Experiment, launch: Launch, *, resume: bool) -> Chec
     if not path:
         return None
     checkpoint = Checkpoint(Path(path))
-    # Tensors are most of a checkpoint, 96 GB for 8B parameters: each process hashes a part, before any of them is read.
+    hash_tensors(checkpoint, launch)
+    if launch.is_first:
+        read_state(checkpoint)  # raises if it has not all parts of a run's state
+    return checkpoint
+
+
+def hash_tensors(checkpoint: Checkpoint, launch: Launch) -> None:
+    """Compare the files of tensors with the manifest, process r the files r, r + n, ... of n. A collective call.
+
+    They are most of a checkpoint, 96 GB for 8B parameters: none of them is read before.
+
+    Raises: CheckpointError.
+    """
     paths = checkpoint.tensor_files()[launch.rank :: launch.world_size]
     mine = {path.name: checkpoint.files[path.name] for path in paths}
     for error in gather("error", next(files.errors_in(checkpoint.folder, mine), ""), launch):
         if error:
             reject(checkpoint.folder, f"{error}; {RESTORE}")
-    if launch.is_first:
-        read_state(checkpoint)  # raises if it has not all parts of a run's state
-    return checkpoint
 
 
 def find_shared(experiment: Experiment, folders: list[Path], last: int) -> Checkpoint:
@@ -185,19 +194,19 @@ def find_base(start: Start) -> Start:
     folder = difference = ""
     if start.launch.is_first:
         path = Path(section.path)
-        base = open_checkpoint(path)
+        base = open_checkpoint(path, TENSORS)
         theirs = load_experiment(base.folder.parents[1] / CONFIG).to_dict()
         for key, before, now in find_changes(theirs, experiment.to_dict()):
             if not key.startswith(OF_BRANCH) or "cosine" in (before, now):
                 difference = f"the rest begins at 0, as {key} is {before} there and {now} here"
         if not difference:
             base = find_shared(experiment, candidates(path / "checkpoints") or [path], experiment.train.steps - 1)
-        if error := find_error(base.folder):
-            reject(base.folder, error)
         folder = str(base.folder)
         show(f"start: the optimizer of {folder}; {difference or 'its data order, tokens and counts go on'}")
     folder, _, difference = gather("base", f"{folder}\n{difference}", start.launch)[0].partition("\n")
-    return replace(start, base=Checkpoint(Path(folder)), difference=difference)
+    checkpoint = Checkpoint(Path(folder))
+    hash_tensors(checkpoint, start.launch)
+    return replace(start, base=checkpoint, difference=difference)
 
 
 def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:

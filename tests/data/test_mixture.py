@@ -1,4 +1,4 @@
-"""A mixture gives the packs, losses and counts of a reader that is written here and shares no code with the lab's."""
+"""A mixture gives the packs, losses and counts of a reader that is written apart and shares no code with the lab's."""
 
 import itertools
 import json
@@ -21,6 +21,7 @@ from lab.prepare import main as prepare_command
 from lab.train.dry_run import estimate, needed_here
 from lab.verify import main as verify
 from tests.data.stores import module_of, read_shard, refused, text_config
+from tests.data.windows import sample_segment
 from tests.fits import CONFIG, SPEED, assert_same_run, cut_after, records, train
 
 SHARES = {"a": Fraction(7, 10), "b": Fraction(1, 5), "c": Fraction(1, 10)}
@@ -71,26 +72,6 @@ def cut(documents, window, mode="natural"):
     return windows
 
 
-def scramble(x):
-    x = (x + GOLDEN) % 2**64
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-    return x ^ x >> 31
-
-
-def shuffled(sample, n, seed):
-    """Return the window of a sample: each epoch of n is a permutation by a Feistel network of four rounds."""
-    epoch, x = divmod(sample, n)
-    key, bits = scramble(seed) ^ scramble(scramble(epoch)), max(1, -(-(n - 1).bit_length() // 2))
-    while True:
-        left, right = x >> bits, x % 2**bits
-        for turn in range(4):
-            left, right = right, left ^ scramble(right ^ scramble(4 * key + turn)) % 2**bits
-        x = left * 2**bits + right
-        if x < n:
-            return x
-
-
 def read_packs(corpora, seed, *, pack=64, look_ahead=8, streams=STREAMS):
     """Yield (corpus, windows) of every global pack: the oldest window waiting, then the longest that fit."""
     waiting = {(corpus, j): [] for corpus in range(len(corpora)) for j in range(streams)}
@@ -100,7 +81,7 @@ def read_packs(corpora, seed, *, pack=64, look_ahead=8, streams=STREAMS):
         corpus, stream = sum(u >= bound for bound in itertools.accumulate(SHARES.values())), number % streams
         queue, windows = waiting[corpus, stream], corpora[corpus]
         while len(queue) < look_ahead:
-            queue.append(windows[shuffled(next(samples[corpus, stream]), len(windows), seed)])
+            queue.append(windows[sample_segment(next(samples[corpus, stream]), len(windows), seed)])
         chosen = [0]
         for k in sorted(range(1, look_ahead), key=lambda k: -len(queue[k][0])):
             if size(queue[i] for i in chosen) + len(queue[k][0]) <= pack:

@@ -3,10 +3,16 @@
 import itertools
 from dataclasses import dataclass
 
-from lab.data.segments import mix
-
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
+
+
+def mix(x):
+    """The output of SplitMix64 at a state, in plain numbers."""
+    x = (x + int("9E3779B97F4A7C15", 16)) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
 
 
 def sample_segment(sample, n, seed):
