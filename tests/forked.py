@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as lab.fit does before torch is loaded; OpenMP reads it once
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as ranks do; torch reads it when it is loaded
 LIMIT_S = 300  # for whatever is waited for; the machines of tests are slow
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["lab.train.run", "lab.loading", "altair", "eval.probe"])

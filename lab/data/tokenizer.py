@@ -157,8 +157,9 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
             sample = chain([synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION], sample)
         tokenizer = train_bpe(sample, choice.vocab_size)
     else:
-        shared = Path(config.folder, choice.path)  # of a mixture's first corpus
-        tokenizer = load_tokenizer(shared if shared.exists() else Path(choice.path), choice.eos)
+        shared = Path(config.folder, choice.path)  # the shards of a mixture's first corpus
+        is_shared = (shared / TOKENIZER).exists()
+        tokenizer = load_tokenizer(shared if is_shared else Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode())
     return tokenizer
 

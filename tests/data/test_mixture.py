@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_two_ranks_train_on_the_same_packs(place, ranks):
     np.testing.assert_allclose([line["loss"] for line in one], [line["loss"] for line in two], rtol=1e-5)
 
 
-def test_shards_are_those_of_runs_on_the_corpora_alone_and_have_one_tokenizer(place, tmp_path):
+def test_shards_are_those_of_runs_on_the_corpora_alone_and_have_one_tokenizer(place, tmp_path, monkeypatch):
     config = mixture(place)
     prepare_missing(config)
     first, second, _ = config.parts
@@ -187,10 +188,12 @@ def test_shards_are_those_of_runs_on_the_corpora_alone_and_have_one_tokenizer(pl
     alone = replace(config, corpus=config.corpus.corpora[1])  # with a BPE of its own
     prepare(alone, progress=False)
     own = (shard_folder(alone) / "tokenizer.json").read_bytes()
-    path = tmp_path / "tokenizer.json"
-    changed = replace(config, folder=str(tmp_path / "shards"), tokenizer=replace(file, path=str(path)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "tokenizer.json").write_bytes(own)  # of the same name, in the folder of shards
+    changed = replace(config, folder=str(tmp_path / "shards"), tokenizer=replace(file, path="tokenizer.json"))
     for part, content in zip(changed.parts, [tokenizers[0], own, own], strict=True):
-        path.write_bytes(content)
+        Path("tokenizer.json").write_bytes(content)
         prepare(part, progress=False)
     with refused("{}: has another tokenizer than the first corpus; {}"):
         module_of(changed, micro_batch_tokens=64).digest()
