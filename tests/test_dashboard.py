@@ -1,6 +1,7 @@
 """Weights & Biases may be missing, refuse, stall or die: the run completes, with one line about it."""
 
 import json
+import os
 import re
 import sys
 import threading
@@ -96,7 +97,10 @@ def mirrored(place, kind, code=PATIENCE, mode="online", **variables):
 
 @pytest.mark.parametrize("kind", ["stalled", pytest.param("unauthorized", marks=pytest.mark.slow)])
 def test_without_a_connection_the_run_is_recorded_offline(tmp_path, kind):
-    run, (line,) = mirrored(tmp_path, kind)
+    wandb = pytest.importorskip("wandb")
+    wandb.setup()  # as the agent of a sweep
+    run, (line,) = mirrored(tmp_path, kind, WANDB_SERVICE=os.environ["WANDB_SERVICE"])
+    wandb.teardown()
     (offline,) = run.glob("wandb/offline-run-*")
     assert line.startswith("track.wandb=online: ")
     assert line.endswith(f" wandb sync {offline}")

@@ -220,6 +220,8 @@ class Wandb:
 
         mode: Any = experiment.track.wandb
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
+        # Under wandb's agents the run would share their process, which no teardown here ends, and with it the id.
+        os.environ.pop("WANDB_SERVICE", None)
         wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
         # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
         begin = partial(
