@@ -223,6 +223,19 @@ def test_statuses(end, status, out, err, capsys):
     assert capsys.readouterr() == (out, err)
 
 
+def test_a_signal_inside_a_text_that_exec_runs_ends_with_the_status_of_every_other_one(tmp_path):
+    """As while a dataclass is made; `python -m` of CPython would end by SIGINT, although the error was caught."""
+    code = """
+        import signal
+        from lab.core.command import CommandSpec, run, start
+        work = lambda arguments: exec("signal.raise_signal(signal.SIGUSR1)")
+        start(lambda words: run(CommandSpec(needs_arguments=False, stopped="stopped"), work, words))
+    """
+    (tmp_path / "module.py").write_text(textwrap.dedent(code))
+    done = subprocess.run([sys.executable, "-m", "module"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (command.EXIT_STOPPED, "stopped\n")
+
+
 def test_a_forked_child_that_is_killed_inside_a_bar_does_not_stop_its_parent():
     code = """
         import os, signal

@@ -290,4 +290,9 @@ def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
     for number in SIGNALS:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
-    raise SystemExit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    # If a KeyboardInterrupt leaves a text that is run by exec, such as that of a new dataclass, CPython notes it, and
+    # ends by SIGINT in place of the status, although it was caught. The next exec of a text resets the note.
+    # Source: CPython, Python/pythonrun.c, run_eval_code_obj.
+    exec("")
+    raise SystemExit(status)
