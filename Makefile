@@ -34,7 +34,7 @@ slow: .venv/.dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m slow --torture=1 -rs -n 2 --dist worksteal
 
 torture: .venv/.dev
-	.venv/bin/python -m tests.torture
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.torture
 
 docs: .venv/.docs
 	.venv/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/docs
