@@ -107,7 +107,7 @@ def test_without_a_connection_the_run_is_recorded_offline(tmp_path, kind):
     assert list(offline.glob("*.wandb"))
 
 
-@pytest.mark.parametrize("chosen", [None, "chosen"])
+@pytest.mark.parametrize("chosen", [None, pytest.param("chosen", marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_twice_is_one_run_there(tmp_path, monkeypatch, chosen):
     settings = {"run.folder": str(tmp_path), "run.name": "stopped", "track.wandb": "offline"}
     experiment = load_experiment(CONFIG, settings)

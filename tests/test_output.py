@@ -39,7 +39,10 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes():
     assert (done.returncode, "gr\\xf6\\xdfe" in done.stderr, done.stderr.count("\n")) == (2, True, 1)
 
 
-@pytest.mark.parametrize(("name", "rest"), [("closed", "2>&1 | head -1"), ("full", ">/dev/full 2>&1")])
+ENDS = [("closed", "2>&1 | head -1"), pytest.param("full", ">/dev/full 2>&1", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("name", "rest"), ENDS)
 def test_a_run_goes_on_without_its_output(place, name, rest):
     done = shell(f"{shlex.join(command(place, name, *UNPROBED, *SHORT)[2:])} {rest}")
     assert done.returncode == 0

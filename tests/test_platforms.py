@@ -1,5 +1,7 @@
 """Linux and macOS work, without what only Linux has; any other system is refused in one line."""
 
+import pytest
+
 from tests.fits import UNPROBED, command, records
 from tests.forked import ROOT
 from tests.launching import patched
@@ -33,6 +35,7 @@ def test_windows_is_refused_before_anything_else():
         assert done.stderr == "Windows: is not supported; use WSL, Linux or macOS\n"
 
 
+@pytest.mark.slow
 def test_a_run_needs_nothing_that_only_linux_has(tmp_path):
     short = ("--optim.warmup_steps=1", "--train.tokens=2048", "--track.every_steps=1", "--train.accelerator=auto")
     done = ran(*patched(command(tmp_path, "mac", *UNPROBED, *short), MACOS)[1:], cwd=ROOT)

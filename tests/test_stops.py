@@ -60,7 +60,7 @@ STATUS = {"alone": 75, "fit": 75, "agents": 1}
 WAYS = itertools.product(STATUS, ("all", "rank", "launcher"), SIGNALS, [interpreter])
 WAYS = [pytest.param(*way, marks=SLOW) for way in WAYS]
 WAYS += [("alone", "all", signal.SIGINT, copy)]  # also to the loader at work, as from a terminal
-WAYS += [("fit", "launcher", signal.SIGUSR1, copy)]
+WAYS += [pytest.param("fit", "launcher", signal.SIGUSR1, copy, marks=SLOW)]
 
 
 @pytest.mark.parametrize(("launcher", "to", "number", "start"), WAYS)

@@ -190,7 +190,11 @@ def test_a_configuration_by_its_card(place, hub):
         ("repository: owner/gone", "data.corpus.repository=owner/gone: cannot be listed{}"),
         ("repository: owner/tables, config: all", "data.corpus.repository=owner/tables: cannot be listed{}tables{}"),
         ("repository: owner/tables, config: tables", "data.corpus.split=train: {}use one of: all"),
-        ("repository: owner/tables, split: all", "data.corpus.text=text: {}use one of: body, kind"),
+        pytest.param(
+            "repository: owner/tables, split: all",
+            "data.corpus.text=text: {}use one of: body, kind",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_a_repository_lacks_is_one_line_that_names_the_setting(place, hub, corpus, rule):

@@ -47,7 +47,10 @@ def browse(page):
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
 
-@pytest.mark.parametrize("name", ["one", "many", "records", "long"])
+CASES = ["records", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one", "many", "long"))]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_figure_has_marks_and_no_two_arms_share_a_style(tmp_path, capsys, monkeypatch, name):
     pytest.importorskip("altair")
     if shutil.which("chromium") is None:
