@@ -53,6 +53,18 @@ def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
     assert f"model\t\t: {signed['processor']['model']}" in lines
 
 
+def test_tests_that_are_stopped_halfway_stop_the_command_and_are_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    interpreter = tmp_path / "python"
+    interpreter.write_text('#!/bin/sh\nmkdir -p "$3/eval"\necho {} > "$3/eval/distance-1.jsonl"\nexit 75\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(command.sys, "executable", str(interpreter))
+    monkeypatch.setattr(command, "is_trained", lambda experiment: True)
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="75"):
+            command.train_and_test("W_1M", [plan_base("W_1M", 0, tmp_path)], 1)
+
+
 def record(place, name, window, scores):
     """Write a run's records: `scores` by distance under every method, or plain only, of 50 tests each."""
     run = place / name
