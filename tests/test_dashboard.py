@@ -18,7 +18,7 @@ from tests.fits import CONFIG, UNPROBED, command, exact_metrics, records, train
 from tests.forked import python
 from tests.launching import environment, patched
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
 PATIENCE = "import lab.train.record as d; d.CONNECT_S = d.FINISH_S = 2.0"
@@ -97,7 +97,6 @@ def mirrored(place, kind, code=PATIENCE, mode="online", **variables):
 
 @pytest.mark.parametrize("kind", ["stalled", pytest.param("unauthorized", marks=pytest.mark.slow)])
 def test_without_a_connection_the_run_is_recorded_offline(tmp_path, kind):
-    wandb = pytest.importorskip("wandb")
     wandb.setup()  # as the agent of a sweep
     run, (line,) = mirrored(tmp_path, kind, WANDB_SERVICE=os.environ["WANDB_SERVICE"])
     wandb.teardown()
