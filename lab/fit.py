@@ -31,7 +31,7 @@ from lab.core.command import EXIT_STOPPED, NOTHING_WRITTEN, Arguments, CommandSp
 from lab.core.errors import ConfigError, LabError, first_line
 from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
 from lab.core.startup import take_signals
-from lab.train.agreement import check_ranks, end_rank, end_together, speaks, tell
+from lab.train.agreement import await_end, check_ranks, end_rank, end_together, speaks, tell
 from lab.train.environment import check_preflight
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -94,6 +94,7 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
                 end_together(launch)
             return done
         except Exception as error:
+            await_end()
             # `report` tells the other ranks of a LabError. Any other error ends this rank with a traceback, and the
             # others with a line.
             if not isinstance(error, LabError):

@@ -143,6 +143,11 @@ LATE = Fault("lab.train.record:Recording.close", int(signal.SIGKILL), ranks=(1,)
 BEFORE = [  # as each rank gets there, while the others may be further or still meet
     Fault(at, int(signal.SIGTERM)) for at in ("lab.train.run:assemble", "lab.train.agreement:check_network")
 ]
+CONNECTED = [  # the first rank has ended, while the other ends slowly and its main thread waits in gloo
+    Fault("lab.train.run:Assembled.connect", int(signal.SIGTERM), ranks=(0,)),
+    Fault("lab.data.module:PackedData.prepare_data", 60.0, call=3, ranks=(0,)),
+    Fault("lab.train.agreement:os._exit", 2.0, ranks=(1,)),
+]
 # What a rank prints of its data may still follow: it ends when all have been told.
 DATA = r"((data|run|attention|compiled blocks): [^\n]*\n)*"  # the main thread prints until the one of signals ends it
 UNTRAINED = rf"\A{DATA}interrupted before training; continue with:\n  probe-lab fit [^\n]*--resume\n{DATA}\Z"
@@ -162,6 +167,7 @@ UNPREPARED = ("--data.corpus={name: slimpajama}",)
         pytest.param("ddp2", ENDLESS, [EARLY, LATE], [75, -9], 0, ONE_STEP, id="dies_after_the_save"),
         pytest.param("ddp2", ENDLESS, BEFORE[:1], [75, 75], 0, UNTRAINED, id="sigterm_before_training"),
         pytest.param("ddp2", ENDLESS, BEFORE[1:], [75, 75], 0, UNTRAINED, id="sigterm_before_connection", marks=SLOW),
+        pytest.param("ddp2", ENDLESS, CONNECTED, [75, 75], 0, UNTRAINED, id="sigterm_while_connected", marks=SLOW),
     ],
 )
 def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses, tracebacks, text, request):

@@ -146,13 +146,24 @@ def end_rank(message: str, status: int, launch: Launch) -> NoReturn:
     if launch.local_rank == 0:
         show(message, error=True)
     if is_stop and launch.world_size > 1:
+        time.sleep(POLL_S)  # in which the main thread connects, or tells ranks that it is not connected to: raise_error
         with suppress(RuntimeError):  # the next rank has ended
             if CONNECTIONS:
                 send_to_next(1.0, launch)
                 # The store may end with the first rank. By now the stop has come round to it.
                 CONNECTIONS[1].join(GRACE_S * launch.is_first)
-        time.sleep(POLL_S)  # in which the main thread tells ranks that are not connected yet: see raise_error
+        time.sleep(POLL_S)  # in which the next rank takes the stop, before it sees this one end
     os._exit(status)
+
+
+def await_end(seconds: float = 0.0) -> None:
+    """Wait if another thread ends this rank, or may do so within some seconds.
+
+    Else its main thread might print an error that only the end of other ranks has caused.
+    """
+    time.sleep(seconds)
+    with ENDING:
+        pass
 
 
 def send_to_next(value: float, launch: Launch) -> None:
@@ -269,6 +280,9 @@ def check_network(launch: Launch) -> None:
             raise_error(store)
             thread.join(LOOK_S)
     if isinstance(results[0], RuntimeError):
+        with reaching(launch):
+            raise_error(store)  # none can connect once one has ended
+        await_end(POLL_S)
         raise ConfigError(
             f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {name_ranks(launch.rank)} on "
             f"{platform.node()} cannot connect to the others ({first_line(results[0])}); {NETWORKS}"

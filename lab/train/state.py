@@ -37,7 +37,7 @@ from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
 from lab.model.sharding import LoadWeights, Make, Sharding
-from lab.train.agreement import open_store, raise_error
+from lab.train.agreement import CONNECTIONS, GRACE_S, await_end, open_store, raise_error
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
 """Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
@@ -228,6 +228,8 @@ class Stopping:
         except Exception as error:
             if self.launch.world_size == 1 or isinstance(error, LabError):
                 raise
+            # Before they train, a signal to one rank ends all, in turn.
+            await_end(GRACE_S / 2 if CONNECTIONS else 0.0)
             # A rank that lost its peer, as gloo and NCCL say, prints one line; the traceback is where it began.
             if isinstance(error, OutOfStep | DistError) or re.search("(?i)peer|timed out|remote", str(error)):
                 with suppress(DistError):
