@@ -416,7 +416,7 @@ def describe_marks(cells: pd.DataFrame) -> list[str]:
     if (cells.seeds > 1).any():
         notes.append("Means over seeds with 95% limits; of censored seeds the least and the most: < below, + beyond.")
     if (cells.metric == GROWTH).any():
-        notes.append("Growth is the mean difference of the seeds from the column before.")
+        notes.append("Growth is the mean difference of the seeds from the column before, of bounded reaches the least.")
     notes += [*cells.agreement.dropna().unique()]
     if cells.test.notna().any():
         named = ", ".join(f"{name} ({count})" for name, count in cells.test.value_counts().items())

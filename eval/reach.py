@@ -37,6 +37,7 @@ from lab.analysis.table import (
     bound_reach,
     check_runs,
     is_run,
+    measure_reach,
     read_counts,
     read_probes,
     read_result_table,
@@ -47,7 +48,6 @@ from lab.core.errors import DataError
 from lab.core.schema import Positive, Section
 from lab.core.types import CONFIDENCE, Row
 from lab.counts import f_at
-from lab.probe.reach import recompute_reach
 from lab.runs.checkpoints import CONSUMED
 
 DEMAND = "demand+1"
@@ -87,7 +87,7 @@ def explain_reach(request: Request) -> Result:
     tables = {"points": points.set_index("run"), "conditions": tabulate_reach(points)}
     conditions = tables["conditions"]
     exact, ends = is_measured(points).sum(), np.isposinf(points["high"]).sum()
-    differing = find_differences(condition_settings({run: table.settings[run] for run in names}))
+    differing = find_differences(condition_settings({run: table.settings[run] for run in names}, table.replicate))
     n = len(points)
     text = f"""n = {n} probes of {points["run"].nunique()} runs in {len(conditions)} conditions; \
 reach measured in {exact}, the end of what was tested in {ends}, none in {n - exact - ends}
@@ -158,12 +158,10 @@ def list_reaches(table: ResultTable, path: str) -> list[Row]:
             probes.append({**probe, "tokens": tokens, "acquired": probe["reach"] or best.get(tokens, 0) >= 0.5})
     if probes:
         return probes
-    plain = rows[~is_own & (rows.method == "rope+plain")]
-    if plain.empty:
+    measured = measure_reach(table, path)
+    if measured is None:
         return []
-    tests = {int(row.distance): row.record for row in plain.itertuples()}
-    reach = recompute_reach(tests, table.settings[path].get("probe.threshold", 0.8))
-    return [{"tokens": int(plain.tokens.iloc[0]), "acquired": plain.score.max() >= 0.5, **reach}]
+    return [{**measured, "tokens": measured[CONSUMED], "acquired": measured["best"] >= 0.5}]
 
 
 def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, errors: Mapping[str, str]) -> str:

@@ -35,7 +35,7 @@ from lab.core.types import CONFIDENCE, FloatArray
 
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
-SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
+SAME = 0.05  # nats within which a column counts as constant; runs end some tokens apart
 SPARE = 3  # reaches that must be measured in addition to one for each column
 LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
 

@@ -101,9 +101,9 @@ def condition_settings(settings: Mapping[str, Row], replicate: Collection[str] =
     """Return of each run the settings that its condition has; a start that is one of the runs is its condition.
 
     Example:
-        >>> runs = {"a": {"run.seed": 0, "data.window": 8}, "b": {"start.path": "runs/a", "data.window": 8}}
+        >>> runs = {"a": {"data.window": 8}, "b": {"start.path": "runs/a", "data.tokenizer.path": "runs/a"}}
         >>> condition_settings(runs)["b"], condition_settings(runs, ["start.path"])["b"]
-        ({'start.path': 'base', 'data.window': 8}, {'data.window': 8})
+        ({'start.path': 'base', 'data.tokenizer.path': 'base'}, {})
     """
     bases = find_bases(settings)
     used = {base: settings[base] for base in bases.values()}
@@ -111,12 +111,17 @@ def condition_settings(settings: Mapping[str, Row], replicate: Collection[str] =
     machine = ("run.", "track.", "data.folder", "train.threads", "train.devices", "train.accelerator", "probe.batch")
     out = {}
     for name, row in settings.items():
-        keys = [
-            key for key in row if key not in replicate and not key.startswith(machine) and not key.endswith(".seed")
-        ]
-        out[name] = {key: row[key] for key in keys}
-        if "start.path" in keys and bases.get(name) in names:
-            out[name]["start.path"] = f"base {names[bases[name]]}".removesuffix(" all")
+        base = row.get("start.path")
+        condition = base
+        if bases.get(name) in names:
+            condition = f"base {names[bases[name]]}".removesuffix(" all")
+        out[name] = {}
+        for key, value in row.items():
+            # Other paths lead to the base, too, such as that of its tokenizer.
+            leads_to_base = base is not None and value == base
+            is_replicate = key in replicate or (leads_to_base and "start.path" in replicate)
+            if not (is_replicate or key.startswith(machine) or key.endswith(".seed")):
+                out[name][key] = condition if leads_to_base else value
     return out
 
 
@@ -171,7 +176,10 @@ def name_conditions(settings: Mapping[str, Row], replicate: Collection[str] = ()
         bases = set()
     names = name_rows(without_numbers(settings, {name: row for name, row in own.items() if name not in bases}))
     if bases:
-        of_bases = {name: row for name, row in settings.items() if name in bases}
+        of_bases = {}
+        for name in settings:
+            if name in bases:
+                of_bases[name] = {key: value for key, value in settings[name].items() if key not in replicate}
         for name, condition in name_conditions(of_bases, replicate).items():
             names[name] = f"base model, {condition}".removesuffix(", all")
     return {name: names[name] for name in settings}  # in the order of the runs

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.analysis.conditions import condition_settings, find_differences, read_run_settings
-from lab.analysis.table import read_probes, unpacked
+from lab.analysis.table import measure_reach, read_probes, read_result_table, unpacked
 from lab.core.chart import Axis, Rule, concat, plot_lines, save_chart
 from lab.core.errors import CheckpointError
 from lab.core.types import FloatArray, IntArray, Row
@@ -218,7 +218,8 @@ def open_run(path: PathLike) -> Run:
 def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
     """Return a row per run and probe: `run`, `seed`, `probe`, the settings in which runs differ, the columns of PROBES.
 
-    Seeds probe after a few tokens more or less, but the probes of one number are of one moment.
+    Seeds probe after a few tokens more or less, but the probes of one number are of one moment. If a run's probes have
+    no reach, its last one has that of probe-lab distance.
 
     `runs` are run folders, tables of runs (.jsonl.xz), or patterns of these such as runs/*, of which other folders are
     left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
@@ -249,6 +250,9 @@ def tabulate_probes(settings: Mapping[str, Row], last: bool = False) -> pd.DataF
     for run, own in settings.items():
         labels = {"run": Path(run).name, "seed": own.get("run.seed"), **{name: own.get(name) for name in names}}
         probes = [{**probe, **labels, "probe": number} for number, probe in enumerate(read_probes(Path(run)))]
+        if probes and not probes[-1].get("first_distance"):
+            path = Path(run).resolve()
+            probes[-1] |= measure_reach(read_result_table([path]), str(path)) or {}
         rows += probes[-1:] if last else probes
     return add_corpora(rows, ["run", "seed", "probe", *names, *PROBES])
 

@@ -28,7 +28,7 @@ from lab.core.errors import CheckpointError, ConfigError, DataError, abbreviate,
 from lab.core.files import read_object, walk, write_atomic
 from lab.core.types import Row as Line
 from lab.counts import SavedCounts
-from lab.probe.reach import classify_reach, with_reach
+from lab.probe.reach import classify_reach, recompute_reach, with_reach
 from lab.results.schema import Row, convert, find_form
 from lab.results.store import read_records
 from lab.runs.checkpoints import CONSUMED, RECORDS, check_files, folder_name
@@ -258,14 +258,35 @@ def read_results(file: Path, needed: Collection[str] = ()) -> tuple[str | None, 
 
 def read_counts(run: Path, tokens: int | None) -> SavedCounts | None:
     """Read the counts of a run at the probe after a number of tokens; None if it has none."""
-    path = run / f"counts/{folder_name(tokens or 0)}.npz"
-    return SavedCounts.read(path) if path.exists() else None
+    path, end = run / f"counts/{folder_name(tokens or 0)}.npz", run / "counts.npz"
+    if path.exists():
+        return SavedCounts.read(path)
+    # A record has the counts of the run's end only.
+    counts = SavedCounts.read(end) if end.exists() else None
+    return counts if counts and counts.tokens == tokens else None
 
 
 def demand_from(run: Path, tokens: int | None, reach: float | None) -> float | None:
     """Return the demand from a reach on, at the probe after a number of tokens; None if it was not counted."""
     counts = None if reach is None else read_counts(run, tokens)
     return counts.g_from(int(reach or 0)) if counts else None
+
+
+def measure_reach(table: ResultTable, run: str) -> Line | None:
+    """Return the reach of a run that probe-lab distance has measured without another method, None if it has not.
+
+    Of several texts, the one counts whose results are in the uppermost folder. `best` is the largest accuracy.
+    """
+    rows = table.rows[(table.rows.run == run) & (table.rows.metric == "accuracy") & (table.rows.method == "rope+plain")]
+    rows = rows[rows.file.map(lambda file: file.name != "probes.jsonl").astype(bool)]
+    if rows.empty:
+        return None
+    depth = rows.file.map(lambda file: len(file.parts))
+    rows = rows[depth == depth.min()]
+    tests = {int(row.distance): row.record for row in rows.itertuples()}
+    reach = recompute_reach(tests, table.settings[run].get("probe.threshold", 0.8))
+    censored = classify_reach(reach["reach"], reach["first_distance"], reach["last_distance"])
+    return {**reach, "censored": censored, CONSUMED: int(rows.tokens.iloc[0]), "best": rows.score.max()}
 
 
 def bound_reach(reach: float | None, high: float | None, last: float, most: float = np.inf) -> tuple[float, float]:
