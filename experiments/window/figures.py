@@ -32,7 +32,7 @@ def plot_findings(records: Records, out: Path) -> None:
     filled = cells[(cells["stage"] == "D") & (cells["prompt"] == cells["window"])]
     panels = []
     # Before all stages are recorded, the picture has the panels of those that are.
-    for method, title in ((PLAIN, "The order of asking, at equal f"), (DCA_QUARTER, "The same models under DCA")):
+    for method, title in ((PLAIN, "The order of asking, same documents"), (DCA_QUARTER, "The same models under DCA")):
         if len(filled):
             panels.append(distance_panel(filled[filled["method"] == method], ORDERS, title))
     if len(windows):

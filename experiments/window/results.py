@@ -134,7 +134,7 @@ def collect(places: Iterable[Path]) -> Records:
         middle = nearest = window // 2
         if stage.startswith("S2"):
             middle, nearest = 120, 65  # its question is demand beyond 64 tokens at a window of 192
-        run |= {"f": int(counts.f[middle]), "g": counts.g_from(nearest)}
+        run |= {"f": int(counts.f[middle]), "g": counts.g_from(nearest), "counts": counts}
         run["f at reach"] = np.interp(run[PLAIN], np.arange(len(counts.f)), counts.f)  # not a number without a reach
         runs.append(run)
     return Records(pd.DataFrame(cells), pd.DataFrame(runs))
@@ -190,10 +190,19 @@ def condition_tables(records: Records) -> Iterator[tuple[str, list[Row]]]:
     for name in ("S2", "W"):
         yield "Reach, median (least to most)", tables[name]
     yield "Dips: distances tested below reach at which accuracy is below the threshold, by seed", tables["dips"]
+    yield "f of the branches of D", list(compare_frequency(records))
     yield (
         "Mean accuracy over bands of distances, plain and under DCA 1/4 (the same bands), and reach, plain",
         tables["bands"],
     )
+
+
+def compare_frequency(records: Records) -> Iterator[Row]:
+    """Compare f of the branches of D, which read the same documents: the largest over the least of each seed."""
+    runs = records.runs[(records.runs["stage"] == "D") & ~records.runs["branch"].str.contains("base|gaps")]
+    for distance in (48, 96, 192, 384, 560, 752):
+        f = runs["counts"].map(lambda counts, distance=distance: counts.f[distance]).groupby(runs["seed"])
+        yield {"distance": distance, "largest over least f, by seed": " ".join(f"{n:.3f}" for n in f.max() / f.min())}
 
 
 def describe_bands(records: Records, stage: str, branch: str, runs: pd.DataFrame) -> Row:
