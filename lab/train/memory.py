@@ -16,7 +16,8 @@ in the residual stream, c in products, and a in attention: c on a GPU, 4 on a CP
     feed-forward                3 c F               4 c F               4 c F
 
 A compiled block computes silu(gate) again. A recomputed block keeps its input, s D, and has the table's tensors while
-its own backward pass runs. Under fsdp s = c, under autocast s = 4 and c = 2, and casts of the weights are kept.
+its own backward pass runs. Under fsdp s = c. Under autocast s = 4 and c = 2, and casts of the weights are kept; a
+recomputed block has its casts only while its own backward pass runs.
 
 Not included: ids, the caching allocator's rounding and fragmentation, and workspaces inside kernels. The largest is the
 float32 gradient of q in flash attention's backward pass, which exists after a block's feed-forward tensors are freed.
@@ -115,9 +116,14 @@ def measure_memory(experiment: Experiment) -> Memory:
     logits = min(chunk_tokens(cfg.vocab_size), n_tokens) * cfg.vocab_size * compute
     if on_gpu:  # their gradient does not replace them
         logits *= 2
+    casts = 0
     if stream > compute:  # autocast keeps casts of the weights
-        kept += compute * (cfg.n_matrix_parameters - n_head)
+        casts = compute * (cfg.n_matrix_parameters - n_head)
         logits += compute * n_head
+        if train.recompute:
+            casts //= cfg.n_layers
+        else:
+            kept += casts
 
     # FSDP2 pads the rows of every parameter to a multiple of the ranks.
     degree = train.sharded_over if strategy == "fsdp" else 1
@@ -138,7 +144,11 @@ def measure_memory(experiment: Experiment) -> Memory:
     gradients, gathered, activations = max(
         (accumulated, in_loss, kept + hidden + logits),
         # with the gradients of gate and up
-        (accumulated or 4 * n_head // degree, in_block, n_tokens * (of_blocks + working + 2 * compute * cfg.d_ff)),
+        (
+            accumulated or 4 * n_head // degree,
+            in_block,
+            n_tokens * (of_blocks + working + 2 * compute * cfg.d_ff) + casts,
+        ),
         (4 * n_own, in_embedding, hidden + 4 * n_head * accumulates),
         key=sum,
     )

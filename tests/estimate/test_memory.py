@@ -101,6 +101,7 @@ BLOCKS = {  # a model's block, another setting of the model, the position method
     "demo_windows": (DEMO, {"layers": WINDOWS}, {}, {}),
     "demo_self_extend": (DEMO, {}, {"position": PositionConfig(distance=SelfExtend(group=4, window=8))}, {}),
     "demo_recomputed": (DEMO, {}, {}, {"recompute": True}),
+    "demo_recomputed_autocast": (DEMO, {}, {}, {"precision": "bf16", "recompute": True}),
 }
 
 
@@ -125,11 +126,19 @@ def test_tensors_on_a_cpu_are_those_that_autograd_saves(source, model, methods, 
     ids = torch.zeros(1, 128, dtype=torch.int64)
     segments = Segments.from_lengths([64, 64], 128)
     torch._dynamo.reset()
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=train == {"precision": "bf16"})
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=run.train.bf16 and "strategy" not in train)
     with autocast, torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         decoder(ids, segments=segments, starts=(0, 0), targets=ids)
     counted = sum(storage.nbytes() for storage in saved.values())
     assert measure_memory(run).kept == pytest.approx(counted, rel=0.03)
+
+
+def test_a_recomputed_block_keeps_its_casts_in_its_own_backward_pass_by_hand():
+    # Bytes of a token under autocast: both blocks' inputs 2 x 32; in a block the norms' inputs 32 + 16, scales 8 and
+    #   outputs 32, q 16, k and v 16, attention's output 16 and log-sum-exps 8, feed-forward 72: 216; the gradients of
+    #   gate and up 48. And once: a block's 496 - 16 weights of 2 bytes.
+    peak = measured(precision="bf16", strategy="single", recompute=True).peak
+    assert peak["activations"] == (64 + 216 + 48) * 128 + 480 * 2
 
 
 def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
