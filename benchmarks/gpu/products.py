@@ -57,10 +57,17 @@ def tflops(each: float, factors: tuple[Tensor, Tensor], device: torch.device, tu
     """Return the TFLOP/s of a product of `each` TFLOP by the library, and tuned where there is a GPU."""
     calls: dict[str, Callable[[], Tensor]] = {"library": partial(torch.mm, *factors)}
     if device.type == "cuda":
-        tuned = torch.compile(torch.mm, options={"max_autotune": True})  # as the environment's variable sets it
-        calls["autotuned"] = partial(tuned, *factors)
+        calls["autotuned"] = tune(factors)
     spent = in_turns(calls, device, turns, each=5, warm_up=2)
     return {name: 5 * each / statistics.median(times.wall_s) for name, times in spent.items()}
+
+
+def tune(factors: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
+    """Compile a product for the shapes of its factors alone."""
+    # All products have one code object. After the first, others would be compiled for any shape, and after 8 for none.
+    torch._dynamo.reset()
+    tuned = torch.compile(torch.mm, dynamic=False, options={"max_autotune": True})  # as the environment's variable does
+    return partial(tuned, *factors)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """The command for the day a GPU is there, at toy size on a CPU."""
 
+import functools
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
 
 import pytest
+import torch
 
 from benchmarks import installed, on_gpu, record
-from benchmarks.gpu import training
+from benchmarks.gpu import products, training
 from tests.forked import ROOT, python
 
 BARE = """
@@ -88,6 +91,21 @@ def test_micro_batches_and_updates_are_timed_apart_by_hand():
     # 3 packs an update; micro-batches between two others take 2 s; an update lasts 9 s, 9 s, 12 s, of them 3 * 2 s
     times = [0, 4, 6, 9, 13, 15, 18, 25, 27, 30]
     assert training.apart(times, 3) == (2, 3)
+
+
+def test_every_product_is_tuned_for_its_own_shape(monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    torch._dynamo.utils.counters.clear()
+    for n in range(2, 12):  # torch compiles a function for 8 shapes at most
+        products.tune((torch.ones(n, 3), torch.ones(3, n + 1)))()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10
+
+
+def test_the_limits_of_each_first_call_are_300_s_at_most():
+    script = (ROOT / "benchmarks/first_gpu.sh").read_text()
+    grace = int(re.search(r"--kill-after=(\d+)", script)[1])
+    limits = [int(limit) + grace for limit in re.search(r"^limits=\((.*)\)", script, re.MULTILINE)[1].split()]
+    assert max(sum(limits[:3]), sum(limits[3:])) <= 300
 
 
 @pytest.mark.slow
