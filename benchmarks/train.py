@@ -21,16 +21,17 @@ compiles the lab's blocks one by one, and the peers' whole models. All have the 
 
 Sides take turns if all of them fit into memory; otherwise each is built, measured and freed before the next. A side
 that cannot be built is skipped, with a line. The exit status is 1 if a side failed, or a cell has none that was
-measured. A round is --steps steps of each, figures are medians of the rounds, and a ratio is the median of the
-rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the fastest of
-the peers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's
-peak, and on a CPU of the speed of a large product in the same precision, measured first.
+measured, and 2 for an unknown side. A round is --steps steps of each, figures are medians of the rounds, and a ratio
+is the median of the rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best`
+is the fastest of the peers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share
+of a GPU's peak, and on a CPU of the speed of a large product in the same precision, measured first.
 """
 
 import argparse
 import importlib
 import itertools
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -228,6 +229,11 @@ def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
 
 def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> bool:
     """Measure one cell, print its rows and record them; return whether a side was measured and none failed."""
+    if cell.pack < cell.window or min(options.rounds, options.steps) < 1:
+        reason = "measures nothing: a pack needs a window, and a side a round and a step; raise packs, rounds or steps"
+        print(f"{cell}: {reason}", flush=True)
+        log.add(str(cell), status="skipped", reason=reason)
+        return False
     sides = options.sides.split(",")
     each = BYTES * SIZES[cell.size]().n_parameters()
     groups = [sides]
@@ -320,6 +326,9 @@ def main() -> int:
     """Print the table and return the exit status."""
     own = {"sides": ",".join(SIDES), "device": best_device().type}
     options = record.read_options(__doc__, **own, **GRID, threads=1, rounds=7, steps=1, warm_up=2)
+    if not set(options.sides.split(",")) <= set(SIDES):
+        print(f"--sides={options.sides}: must be of {','.join(SIDES)}, with commas in between", file=sys.stderr)
+        return 2
     torch.set_num_threads(options.threads)
     device, log = torch.device(options.device), record.Log("train", options.json)
     print(f"{heading(device)}; a round is {options.steps} steps of each side, {options.rounds} rounds")

@@ -78,6 +78,7 @@ def test_sides_that_do_not_fit_together_are_built_and_freed_in_turn(monkeypatch,
         train, "total_memory", lambda device: fitting * train.BYTES * train.SIZES["tiny"]().n_parameters()
     )
     monkeypatch.setattr(train, "peak_of", lambda device, dtype: 1e9)
+    monkeypatch.setattr(train, "SIDES", ("litgpt", "ours", "ours_again"))
     monkeypatch.setitem(sys.modules, "litgpt", None)  # not installed
     words = "--sides=litgpt,ours,ours_again --sizes=tiny --windows=8 --packs=16 --dtypes=float32 --rounds=1 --warm_up=0"
     monkeypatch.setattr(sys, "argv", ["benchmark", *words.split(), f"--json={tmp_path / 'r.jsonl'}"])
@@ -88,6 +89,19 @@ def test_sides_that_do_not_fit_together_are_built_and_freed_in_turn(monkeypatch,
     assert max(most, default=0) == min(fitting, 2)
     lines = capsys.readouterr().out.splitlines()[2:]
     assert sum(": litgpt: " in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("--packs=7", 1), ("--packs=8 --steps=0", 1), ("--packs=8 --rounds=0", 1), ("--packs=8 --sides=ours,other", 2)],
+)
+def test_cells_that_measure_nothing_and_unknown_sides_are_rejected_in_a_line(monkeypatch, capsys, words, status):
+    command = f"benchmark --sides=ours --sizes=tiny --windows=8 --dtypes=float32 {words}"
+    monkeypatch.setattr(sys, "argv", command.split())
+    assert train.main() == status
+    written = capsys.readouterr()
+    (line,) = [*written.out.splitlines()[2:], *written.err.splitlines()]
+    assert ("measures nothing" if status == 1 else "--sides=ours,other: ") in line
 
 
 @pytest.mark.slow
