@@ -34,7 +34,7 @@ from lab.probe.heads import shares_by_head
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN, LINES = 10, 5  # heads of a table and of a picture
+TABLE_HEADS, LINES = 10, 5  # heads of a table and of a picture
 
 
 class HeadsOptions(needles.OneNumberOptions):
@@ -69,7 +69,7 @@ class Heads(run.Measure):
         """Write the heads with the largest means over the distances."""
         table = average_heads(rows, "distance")
         table["mean"] = table.mean(axis=1)
-        table = table.nlargest(SHOWN, "mean")
+        table = table.nlargest(TABLE_HEADS, "mean")
         table.loc["even attention"] = rows[0]["even"]
         return to_text(table.rename_axis("distance"), ".3f")
 
@@ -95,7 +95,7 @@ def show_heads(request: Request) -> Result:
         texts.append(result.text)
         files += result.files
     last = result.rows
-    top = average_heads(last, "distance").mean(axis=1).nlargest(SHOWN).index
+    top = average_heads(last, "distance").mean(axis=1).nlargest(TABLE_HEADS).index
     over_time = average_heads(rows, "consumed_tokens" if last[0]["consumed_tokens"] else "model").reindex(top)
     if len(texts) > 1:
         texts.append(f"mean over distances, of the heads that end with the largest\n\n{to_text(over_time, '.3f')}")

@@ -50,7 +50,6 @@ from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for
 
-SHOWN = 12  # rows of the printed table
 FORMS = {"occurrences": ",", "marked": ",", "mean_change": ".3f"}
 FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
 
@@ -148,7 +147,7 @@ def format_types(result: Row) -> str:
     types["label"] += types["chosen"].map({True: " *", False: ""})
     table = types.rename(columns={"label": "type"}).drop(columns="chosen").set_index("type")
     return (
-        f"{to_text(table[:SHOWN], FORMS)}\n{len(table):,} types, of which {types['chosen'].sum():,} were taken (*), "
+        f"{to_text(table[:12], FORMS)}\n{len(table):,} types, of which {types['chosen'].sum():,} were taken (*), "
         f"{len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked targets, in "
         f"{result['held_of_sentences']:.0%} of the sentences"
     )

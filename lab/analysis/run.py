@@ -222,7 +222,7 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     no reach, its last one has that of probe-lab distance.
 
     `runs` are run folders, tables of runs (.jsonl.xz), or patterns of these such as runs/*, of which other folders are
-    left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
+    skipped. With `last` a run has one row, of its last probe. A mean over seeds omits those without reach:
     see that `censored` is missing in all.
 
     Raises: CheckpointError where there is no run.

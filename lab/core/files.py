@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # typing's own is not read by pydantic 
 from lab.core.errors import ConfigError, DataError, DiskError, LabError
 
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
-SHOWN = 12  # hexadecimal digits of a hash in messages
+HASH_DIGITS = 12  # hexadecimal, of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
 AGAIN = "run the same command again, probe-lab fit with --resume"
 
@@ -214,7 +214,7 @@ def file_error(path: Path, expected: FileEntry, *, hashes: bool = False, grows: 
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if digest != expected["sha256"]:
-        return f"has SHA-256 {digest[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+        return f"has SHA-256 {digest[:HASH_DIGITS]}, its manifest records {expected['sha256'][:HASH_DIGITS]}"
     return None
 
 

@@ -63,11 +63,11 @@ class LayersConfig(Section):
         """Reject a pattern without effect, and parameters of types that are not in it."""
         if set(self.pattern) <= {"full"}:
             yield self.format_error("pattern", "must have a type besides full; add one, or leave model.layers out")
-        for kind, name, value in (("window", "window", self.window), ("part", "fraction", self.fraction)):
-            if kind in self.pattern and value is None:
-                yield self.format_error(name, f"must be set for {kind} layers in the pattern; change one of them")
-            if kind not in self.pattern and value is not None:
-                yield self.format_error(name, f"would be ignored without {kind} layers in the pattern; omit it")
+        for layer_type, name, value in (("window", "window", self.window), ("part", "fraction", self.fraction)):
+            if layer_type in self.pattern and value is None:
+                yield self.format_error(name, f"must be set for {layer_type} layers in the pattern; change one of them")
+            if layer_type not in self.pattern and value is not None:
+                yield self.format_error(name, f"would be ignored without {layer_type} layers in the pattern; omit it")
 
     def encoded(self, max_len: int) -> dict[str, int]:
         """Count the relative positions, from 0 on, that each type of layer encodes of `max_len`.
@@ -77,18 +77,18 @@ class LayersConfig(Section):
             {'window': 48, 'nope': 0}
         """
         limits = {"window": min(self.window or 0, max_len), "nope": 0}
-        return {kind: limits.get(kind, max_len) for kind in self.pattern}
+        return {layer_type: limits.get(layer_type, max_len) for layer_type in self.pattern}
 
-    def methods(self, kind: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
+    def methods(self, layer_type: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
         """Return the position methods of a type of layer in a model with these."""
-        if kind == "full":
+        if layer_type == "full":
             return frequencies, distance
-        if kind == "window":
+        if layer_type == "window":
             assert self.window is not None, "window layers have a window"
             return frequencies, Sliding(window=self.window)
         # Rotations by angle 0: attention needs no case for pairs without positions.
         inv_freq = frequencies.inv_freq.clone()
-        if kind == "part":
+        if layer_type == "part":
             assert self.fraction is not None, "part layers have a fraction"
             inv_freq[int(self.fraction * len(inv_freq)) :] = 0
             return replace(frequencies, inv_freq=inv_freq), distance

@@ -219,10 +219,10 @@ class Decoder(nn.Module):
         if self.cfg.layers is None:
             return [(block, layout) for block in self.blocks]
         layouts = {}
-        for kind in {*self.cfg.kinds}:
-            frequencies, distance = self.cfg.layers.methods(kind, layout.frequencies, layout.distance)
-            layouts[kind] = replace(layout, frequencies=frequencies, distance=distance)
-        return [(block, layouts[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
+        for layer_type in {*self.cfg.kinds}:
+            frequencies, distance = self.cfg.layers.methods(layer_type, layout.frequencies, layout.distance)
+            layouts[layer_type] = replace(layout, frequencies=frequencies, distance=distance)
+        return [(block, layouts[layer_type]) for block, layer_type in zip(self.blocks, self.cfg.kinds, strict=True)]
 
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
         """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""

@@ -86,7 +86,7 @@ def cpuinfo() -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""  # no file on macOS
 
 
-def kind(device: torch.device) -> str:
+def device_type(device: torch.device) -> str:
     """Return the type of a device, such as cpu. Kernels are chosen by it alone, so that tests can emulate a GPU."""
     return device.type
 

@@ -1,9 +1,9 @@
 """Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
 
 The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers of
-rows. The difference is far less than NEAR rounding errors of the largest logit. If two tokens are that close, the row
-is generated again alone, as a batch of one prompt. Half precision has no such check: its rounding errors are as large
-as the differences between tokens.
+rows. The difference is far less than TIE_MARGIN rounding errors of the largest logit. If two tokens are that close, the
+row is generated again alone, as a batch of one prompt. Half precision has no such check: its rounding errors are as
+large as the differences between tokens.
 """
 
 import math
@@ -19,7 +19,7 @@ from lab.model.attention.layout import KeyCache
 from lab.model.huggingface.foreign import AnyDecoder, Foreign, ForeignCache
 
 Ended = Callable[[Tensor, Tensor], Tensor]
-NEAR = 256  # ten times the largest difference measured (docs/evaluation_details.md)
+TIE_MARGIN = 256  # rounding errors, ten times the largest difference measured (docs/evaluation_details.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 
@@ -61,7 +61,7 @@ def count_fitting_rows(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
     weight = model.embedding.weight
     # The dtype of the cache is not known before the first pass: that of the weights is taken.
     n_bytes = model.new_cache(1, n_tokens).n_elements * weight.element_size()
-    if devices.kind(weight.device) == "cpu":
+    if devices.device_type(weight.device) == "cpu":
         return max(1, CACHE_BYTES // n_bytes)
     # What torch has reserved and does not use is free for the cache too, though the driver does not report it as free.
     unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
@@ -78,7 +78,7 @@ def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) 
     step = n_rows  # a cache of transformers has all rows from the start
     if isinstance(cache, KeyCache):
         at_once = most_tokens
-        if devices.kind(prompts.device) == "cpu":
+        if devices.device_type(prompts.device) == "cpu":
             at_once = min(at_once, 4096)  # more tokens of several rows exceed a CPU's caches
         step = max(1, at_once // n_tokens)
     logits = []
@@ -161,7 +161,7 @@ def decode(
 
 
 def has_near_tie(logits: Tensor) -> Tensor:
-    """Return which rows have two tokens within NEAR rounding errors of the largest logit."""
+    """Return which rows have two tokens within TIE_MARGIN rounding errors of the largest logit."""
     low, high = logits.aminmax(dim=-1, keepdim=True)
-    margin = torch.maximum(-low, high) * (NEAR * torch.finfo(logits.dtype).eps)
+    margin = torch.maximum(-low, high) * (TIE_MARGIN * torch.finfo(logits.dtype).eps)
     return (logits >= high - margin).sum(-1) > 1

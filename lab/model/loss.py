@@ -46,7 +46,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), dtype=wide, device=hidden.device)
             plain = torch.zeros_like(total)
             compute_terms = chunk_terms
-            if devices.kind(hidden.device) == "cuda":
+            if devices.device_type(hidden.device) == "cuda":
                 compute_terms = compiled_terms()
             chunk = chunk_tokens(len(weight))
             for start in range(0, len(targets), chunk):
@@ -91,7 +91,7 @@ def chunk_terms(
     """
     columns = targets.clamp_min(0)[:, None]  # IGNORE is no column; the weight of its row is 0
     rows, grads = len(logits), logits
-    if devices.kind(logits.device) == "cpu":  # the gradient replaces the logits
+    if devices.device_type(logits.device) == "cpu":  # the gradient replaces the logits
         rows = 64  # whose logits stay in a processor's caches from the softmax to the gradient
     else:  # within a graph, which overwrites none of its inputs
         grads = torch.empty_like(logits)
@@ -118,7 +118,7 @@ def compiled_terms() -> Callable[..., tuple[tuple[Tensor, Tensor], Tensor]]:
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a b to `total` in place; a GPU adds within the product, which is not rounded to the dtype of a and b."""
-    if devices.kind(total.device) == "cuda":
+    if devices.device_type(total.device) == "cuda":
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
         total += devices.multiply(a, b)

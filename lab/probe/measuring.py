@@ -4,7 +4,7 @@ The held-out loss is that of text packed as in training, the same packs at every
 context, the c earlier tokens of its document that a token sees besides itself. The gain in loss from context also
 distinguishes models that retrieve nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1) <= c < 2^b.
 
-Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR tokens on, the same at every call.
+Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAREST_BIN tokens on, the same at every call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
 from lab.probe.probe import Probe, Worker
 from lab.probe.reach import reach
-from lab.probe.recall import NEAR, RecallTest, half_octaves
+from lab.probe.recall import NEAREST_BIN, RecallTest, half_octaves
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
@@ -188,7 +188,7 @@ def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device |
     store = TokenStore.open(shard_folder(data), "held_out")
     tokens = store.read(0, 2**20).astype(np.int64)
     documents = np.split(tokens, np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1)
-    return RecallTest(documents, evidence, data.window, half_octaves(data.window, NEAR), TARGETS, device=device)
+    return RecallTest(documents, evidence, data.window, half_octaves(data.window, NEAREST_BIN), TARGETS, device=device)
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:

@@ -227,7 +227,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             self.stop_id,
             ((test, self.case(*test)) for test in tests[start:stop]),
             budget=self.budget,
-            rows=self.config.rows(devices.kind(torch.device(self.device))),
+            rows=self.config.rows(devices.device_type(torch.device(self.device))),
             device=self.device,
             is_decided=self.is_decided,
         )

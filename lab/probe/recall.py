@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lab.core.types import CONFIDENCE, IGNORE, FloatArray, IntArray, Row
 from lab.evidence.methods import Evidence
 
-NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
+NEAREST_BIN = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin
 SCORES = ("nats_whole", "right_whole", "nats_cut", "right_cut")
 
@@ -40,7 +40,7 @@ def half_octaves(window: int, first: int = 2) -> list[int]:
     """List the first distances of the bins, from `first` on.
 
     Example:
-        >>> half_octaves(64), half_octaves(64, NEAR)
+        >>> half_octaves(64), half_octaves(64, NEAREST_BIN)
         ([2, 4, 6, 8, 11, 16, 23, 32, 45], [16, 23, 32, 45])
     """
     edges = [round(2 ** (k / 2)) for k in (2, *range(4, 2 * window.bit_length()))]

@@ -55,7 +55,7 @@ def released_prompt(
     Units: `length`, the script's test_max_length, in tokens; 128 of them are left for the answer.
     Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
     """
-    return write(tokenizer, haystack, length - RELEASED_BUDGET, sample_draws(seed, test), llama31=llama31)
+    return write(tokenizer, haystack, length - RELEASED_BUDGET, sample_needles(seed, test), llama31=llama31)
 
 
 def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
@@ -63,22 +63,22 @@ def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length
 
     Raises: DataError as `released_prompt` does.
     """
-    draws = sample_draws(config.seed, test)
-    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == "released_llama31")
+    sample = sample_needles(config.seed, test)
+    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, sample, llama31=config.protocol == "released_llama31")
     encoding = tokenizer.encode(prompt.text)
     # An end of text would tell the model that the prompt is over.
     ids = encoding.ids[: len(encoding.ids) - len(special_ends(tokenizer)[1])]
     distances = [len(ids) - 1 - needles.find_token(encoding, place) for place in prompt.indices]
-    return NeedleCase(ids, draws.numbers, draws.depths, distances)
+    return NeedleCase(ids, sample.numbers, sample.depths, distances)
 
 
 def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
-    text, _ = lay_out([], sample_draws(config.seed, 0), llama31=config.protocol == "released_llama31")
+    text, _ = lay_out([], sample_needles(config.seed, 0), llama31=config.protocol == "released_llama31")
     return count_tokens(tokenizer, text) + RELEASED_BUDGET
 
 
-def sample_draws(seed: int, test: int) -> Draws:
+def sample_needles(seed: int, test: int) -> Draws:
     """Sample the numbers, and the depths of a test; they are the same at every length."""
     stream = random.Random(42 + seed)
     numbers = [str(stream.randint(100_000, 1_000_000)) for _ in range(4)]
@@ -88,11 +88,11 @@ def sample_draws(seed: int, test: int) -> Draws:
     return Draws(numbers, depths)
 
 
-def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
+def write(tokenizer: Tokenizer, haystack: str, limit: int, sample: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
     length = limit + RELEASED_BUDGET
     pieces, ends = split_at_stops(tokenizer, haystack, limit)
-    tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
+    tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], sample, llama31=llama31)[0]))
     if tokens(0) > limit:
         raise DataError(f"length={length}: too short for the needle test; use {tokens(0) + RELEASED_BUDGET} or more")
     n = min(bisect_left(ends, limit - tokens(0)), len(pieces) - 1)
@@ -104,7 +104,7 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
         n += 1
     if n >= len(pieces):
         raise DataError(f"haystack: ends before a test of {length} tokens is full; give a longer text")
-    text, indices = lay_out(pieces[:n], draws, llama31=llama31)
+    text, indices = lay_out(pieces[:n], sample, llama31=llama31)
     whole = TASK + text.removeprefix(".")
     return ReleasedPrompt(whole, [index + len(whole) - len(text) for index in indices])
 
@@ -121,11 +121,11 @@ def split_at_stops(tokenizer: Tokenizer, haystack: str, limit: int) -> tuple[lis
     return groups, [*itertools.accumulate(len(needles.plain_ids(tokenizer, group + ".")) for group in groups)]
 
 
-def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:
+def lay_out(pieces: Sequence[str], sample: Draws, *, llama31: bool) -> tuple[str, list[int]]:
     """Write all but the task line; return it with the index of each number."""
-    cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
+    cuts = [0, *(int(depth * len(pieces)) for depth in sample.depths)]
     text, indices = "", []
-    for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts)):
+    for number, (begin, end) in zip(sample.numbers, itertools.pairwise(cuts)):
         text += ".".join(pieces[begin:end]) + ".  One of the magic number is: "
         indices.append(len(text))
         text += f"{number}. "

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 
 from lab.core.errors import CheckpointError, first_line
 from lab.core.files import (
-    SHOWN,
+    HASH_DIGITS,
     FileEntry,
     errors_in,
     file_error,
@@ -128,8 +128,8 @@ class Checkpoint:
         in_run = self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists()
         if in_run and run != (expected := read_run_manifest(home)[0]):
             raise CheckpointError(
-                f"{path}: is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]} (other settings, seed "
-                "or data); move it elsewhere"
+                f"{path}: is a checkpoint of run {run[:HASH_DIGITS]}, this one is {expected[:HASH_DIGITS]} (other "
+                "settings, seed or data); move it elsewhere"
             )
         return entries
 

@@ -336,7 +336,7 @@ def check_ranks(experiment: Experiment, options: Mapping[str, object], launch: L
 
 
 def digest(data: bytes) -> str:
-    return f"SHA-256 {hashlib.sha256(data).hexdigest()[: files.SHOWN]}"
+    return f"SHA-256 {hashlib.sha256(data).hexdigest()[: files.HASH_DIGITS]}"
 
 
 def compare_ranks(name: str, own: Mapping[str, str], launch: Launch, shown: Mapping[str, str] | None = None) -> None:

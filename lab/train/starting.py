@@ -225,7 +225,7 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
         data.prepare_data()
         for shards in map(shard_folder, data.config.parts):
             for name, sha256 in {TOKENIZER: files.sha256(shards / TOKENIZER), **hash_manifests(shards)}.items():
-                record[f"data.folder/{shards.name}/{name}"] = f"SHA-256 {sha256[: files.SHOWN]}"
+                record[f"data.folder/{shards.name}/{name}"] = f"SHA-256 {sha256[: files.HASH_DIGITS]}"
         haystack = data.experiment.probe_section.haystack
         if haystack is not None and not (is_resumed and (data.experiment.run.path / KEPT).exists()):
             text = json.dumps(read_texts(Path(haystack), "probe.haystack"))

@@ -64,7 +64,7 @@ def forget_packages():
 @pytest.fixture
 def stood_in(monkeypatch):
     """Let the CPU answer for a GPU on which every package is installed."""
-    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    monkeypatch.setattr(devices, "device_type", lambda device: "cuda")
     put_module(monkeypatch, "flash_attn", flash_attn_varlen_func=stand_ins.flash_attn_varlen_func)
     for name in ("xformers", "xformers.ops", "xformers.ops.fmha"):
         put_module(monkeypatch, name, memory_efficient_attention=stand_ins.memory_efficient_attention)

@@ -23,7 +23,7 @@ from tests.model.test_contract import BFLOAT16_TOL, WIDE, WIDE_ROPE
 
 @pytest.mark.parametrize(("name", "n_bands"), [("string", 2), ("self_extend", 2), ("rerope", 2), ("dca", 3)])
 def test_a_band_is_one_call_of_flash_attention_in_each_pass(monkeypatch, name, n_bands):
-    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    monkeypatch.setattr(devices, "device_type", lambda device: "cuda")
     calls, own = [], stand_ins.OPERATORS
     names = ("_flash_attention_forward", "_flash_attention_backward")
     with stand_ins.on_cpu({n: lambda *a, n=n, **b: calls.append(n) or own[n](*a, **b) for n in names}):

@@ -47,7 +47,7 @@ CASES = {  # frequencies, distance, what packs have, and the copies of a pack th
 
 @pytest.mark.parametrize(("given", "method", "kinds", "queued"), CASES.values(), ids=CASES)
 def test_a_step_waits_for_one_copy_to_the_host_and_none_to_the_device(monkeypatch, given, method, kinds, queued):
-    monkeypatch.setattr(devices, "kind", lambda device: "cuda")
+    monkeypatch.setattr(devices, "device_type", lambda device: "cuda")
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)  # torch knows no autocast for this device
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     # torch 2.11 takes the out_dtype of addmm for another argument on this device

@@ -54,7 +54,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
             )
         name = "sdpa"
     bands = None
-    if devices.kind(v.device) == "cpu":
+    if devices.device_type(v.device) == "cpu":
         bands = "cpu_bands"
     elif v.dtype.itemsize == 2 and runs_heads("flash", v.shape[-1]):
         bands = "flash_bands"
@@ -69,7 +69,7 @@ def choose_kernel(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[s
 
 def attention_dtype(q: Tensor, v: Tensor) -> torch.dtype:
     """Return the dtype that kernels take: on a CPU float32 even for bfloat16, as exact and, measured, faster."""
-    return torch.promote_types(q.dtype, torch.float32) if devices.kind(v.device) == "cpu" else v.dtype
+    return torch.promote_types(q.dtype, torch.float32) if devices.device_type(v.device) == "cpu" else v.dtype
 
 
 def rotates_in_graph(backend: str, layout: Layout) -> bool:
@@ -78,7 +78,7 @@ def rotates_in_graph(backend: str, layout: Layout) -> bool:
         return False
     # sdpa attends by tiles on a GPU and to long anchored segments, and tiles rotate queries once for each band.
     return backend in SPANS or (
-        backend == "sdpa" and devices.kind(layout.q_pos.device) == "cpu" and not layout.is_anchored
+        backend == "sdpa" and devices.device_type(layout.q_pos.device) == "cpu" and not layout.is_anchored
     )
 
 
@@ -101,7 +101,7 @@ def has_faster_tiles(layout: Layout, q: Tensor) -> bool:
     segments = layout.segments
     if segments is None:
         return layout.starts is not None and 1 < q.shape[2] < layout.k_pos.shape[-1]
-    if devices.kind(q.device) == "cuda":
+    if devices.device_type(q.device) == "cuda":
         return True
     return segments.anchors is not None and max(segments.lengths, default=0) > MASKED_ROWS
 
@@ -114,7 +114,7 @@ def choose_backend(backend: str, device: torch.device, dtype: torch.dtype) -> tu
     if backend != "auto":
         check(backend, device, dtype)
         return backend, "set in the config"
-    if devices.kind(device) != "cuda":
+    if devices.device_type(device) != "cuda":
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype.itemsize != 2:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {dtype}"
@@ -146,7 +146,7 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     error = import_error(module)
     if error == "":
         raise MissingPackage(package, f"{field} (backend: auto would go without)", "gpu")
-    if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
+    if backend not in ("sdpa", "reference") and devices.device_type(device) != "cuda":
         raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype.itemsize != 2:
         raise ConfigError(f"{field}: takes float16 or bfloat16, not {dtype}; use sdpa, auto or half precision")
