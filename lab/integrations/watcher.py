@@ -12,8 +12,10 @@ counts them. Only forwards that train are counted, and under activation checkpoi
 
 import inspect
 import json
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.core.chart import Axis, Rule, plot_lines, set_theme
-from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.errors import ConfigError, DataError, abbreviate, first_line
 from lab.core.files import write_atomic
 from lab.core.launch import exchange, sum_over_ranks
 from lab.core.types import IntArray, Row
@@ -210,10 +212,14 @@ class Watcher:
             dropped = watch.dropped(map(len, documents), epochs=trainer.state.epoch)
             dropped.attrs["cut"], dropped.f_lost[1024]
         """
+        if not isinstance(epochs, Real) or not 0 <= epochs < np.inf:
+            raise ConfigError(f"epochs={epochs}: must be a number >= 0; pass how often training has read the documents")
         try:
-            documents = np.fromiter(lengths, int)
-        except (TypeError, ValueError):
-            raise ConfigError("lengths: must be numbers, the tokens of each document; pass map(len, ids)") from None
+            documents = np.array(array("I", lengths), int)
+        except (TypeError, OverflowError):
+            raise ConfigError(
+                f"lengths={abbreviate(lengths)}: must be whole numbers >= 0 and < 2^32; pass map(len, ids) of documents"
+            ) from None
         counts = PositionCounts(documents.max(initial=self.window))
         counts.add_segments(documents)
         whole, f = epochs * counts.frequency()[: self.window], self.frequency(reduce=reduce)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import lab
-from lab.core.errors import DataError, LabError
+from lab.core.errors import ConfigError, DataError, LabError
 from lab.data.preparation import shard_folder
 from lab.integrations.counter import Counter
 from lab.model.config import LayersConfig
@@ -20,6 +20,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from tests import opened
 from tests.evidence import brute
 from tests.ranks import meet
+from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 
@@ -292,10 +293,15 @@ def test_what_a_packer_drops(model, rows):
     assert table.f_lost.tolist() == [2 * (a - b) for a, b in zip(whole, own, strict=True)]
     assert table.attrs == ({"kept": 84, "cut": 28} if rows is CROPPED else {"kept": 112, "cut": 0})
     assert (table.f_lost.min() < 0) == (rows is JOINED), "rows join documents"
-    with pytest.raises(LabError, match="lengths: must be numbers, the tokens of each document"):
-        watch.dropped([[5, 6], [7]])
-    with pytest.raises(DataError, match="lengths=-1"):
-        watch.dropped([3, -1])
+
+
+LINES = {"lengths": ([[5, 6], [7]], [10.7], "10", [-3, 5], [2**40], 5), "epochs": ("2", None, np.nan, np.inf, -1)}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in LINES for value in LINES[field]], ids=str)
+def test_what_a_packer_cannot_drop_is_a_line(model, field, value):
+    with refused(f"{field}={value}: must be {{}} >= 0{{}}; {{}}", error=ConfigError):
+        lab.watch(model, window=WINDOW).dropped(**{"lengths": LENGTHS, field: value})
 
 
 def test_counts_of_another_window_are_refused(model):
