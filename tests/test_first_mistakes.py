@@ -30,7 +30,8 @@ def test_a_text_of_one_document_is_refused_before_it_is_tokenized(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"text": "tale of many"}\n')
     words = (f"--data.corpus={{name: text, path: {tmp_path / 'own.jsonl'}}}", "--data.held_out_frac=0.01")
     done = python(*command(tmp_path, "z", *words)[1:])
-    fault = "data.held_out_frac=0.01: holds out none of the corpus's documents (1 in all)"
+    corpus = f"corpus text ({tmp_path / 'own.jsonl'})"
+    fault = f"data.held_out_frac=0.01: holds out none of the 1 documents of {corpus}"
     assert (done.returncode, fault in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.name == "tokenizer.json" or path.name.startswith("task-")]
     assert not (tmp_path / "runs").exists()
@@ -52,7 +53,7 @@ def test_a_corpus_without_a_held_out_document_is_refused_before_ranks_start(tmp_
     (tmp_path / "texts" / "own.jsonl").write_text(json.dumps({"text": "tale of many", "conversations": turns}))
     words = (f"--data.corpus={CORPORA[corpus].format(tmp_path / 'texts')}", "--data.held_out_frac=0.01")
     experiment = load(*settings_of(tmp_path, "z"), *words, "--train.devices=2")
-    rule = "data.held_out_frac=0.01: holds out none of the corpus's documents (1 in all)"
+    rule = "data.held_out_frac=0.01: holds out none of the 1 documents"
     if is_prepared:
         prepare(experiment.data, progress=False)
     elif corpus in ("dataset", "conversations"):

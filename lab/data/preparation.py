@@ -63,10 +63,11 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     for other in others:
         check_prepared(other, held_out=held_out)
     folder = shard_folder(config)
+    path = getattr(config.corpus, "path", None)
     if not config.is_generated:
         shards.read_manifests(folder)
         is_ready = is_prepared(config)
-        if not is_ready and getattr(config.corpus, "path", None) is not None:
+        if not is_ready and path is not None:
             listing = open_corpus(config).listing  # which also rejects a wrong path
             is_ready = isinstance(config.corpus, Text) and sum(listing.files.values()) <= SMALL_BYTES
         if not is_ready:
@@ -86,9 +87,9 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
                 break
     if documents["train"] and not documents["held_out"]:
         raise ConfigError(
-            f"data.held_out_frac={config.held_out_frac}: holds out none of the corpus's documents "
-            f"({documents['train']:,} in all), and probes need one; raise it, set probe to null, or give more "
-            "documents (a line of .jsonl is one, or another file)"
+            f"data.held_out_frac={config.held_out_frac}: holds out none of the {documents['train']:,} documents of "
+            f"corpus {config.corpus.name} ({path or 'no path'}), and probes need one; raise it, set probe to null, or "
+            "give more documents (a line of .jsonl is one, or another file)"
         )
 
 
