@@ -1,6 +1,7 @@
 """A wrong command line names the command or the value that is right, in one line."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ ANSWERED = {  # what is called in a folder without configs/, and the line
     "letters": (lambda: load_experiment(CONFIG, {"train.tokens": "1K"}), 'train.tokens="1K": must be a whole .*'),
     "no_sweep": (lambda: plan_sweep(SWEEP.relative_to(ROOT), {}), "sweeps/windows_mini.yaml: .*"),
 }
+MIXTURES = {  # the entries of data.corpus, and the line after its name
+    "no_corpus": ([], r"=\[0 entries\]: must list two corpora or more.*; .*"),
+    "one_corpus": ([{"path": "a", "weight": 1}], r"=\[1 entries\]: must list two corpora or more.*; .*"),
+    "no_weight": ([{"path": "a", 1: 2}, {"path": "b", "weight": 1}], r"\.0\.weight: must be set; .*"),
+    "other_name": ([{"path": "a", "wieght": 2}], r"\.0\.wieght=2: .*; did you mean data\.corpus\.0\.weight\?"),
+    "weight_0": ([{"path": "a", "weight": 0}, {"path": "b", "weight": 1}], r"\.0\.weight=0: must be > 0; .*"),
+    "entry": ([{"path": "a", "pth": 1, "weight": 1}], r"\.0\.pth=1: .*mean data\.corpus\.0\.path\?"),
+}
+for name, (entries, line) in MIXTURES.items():
+    ANSWERED[name] = (partial(load_experiment, CONFIG, {"data.corpus": entries}), rf"data\.corpus{line}")
 
 
 @pytest.mark.parametrize(("read", "line"), ANSWERED.values(), ids=ANSWERED)

@@ -10,6 +10,7 @@ that is added to the lab later, at its default, renames nothing.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, field, fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.config.settings import Settings, config_name, load_settings
+from lab.core.errors import ConfigError
 from lab.core.plugins import hash_plugin
 from lab.core.schema import PathText, Section, non_defaults, section_to_json, validated
 from lab.core.yaml import flatten, format_yaml
@@ -165,7 +167,12 @@ def load_experiment(path: Path, overrides: Settings | None = None) -> Experiment
     Raises: ConfigError with one line per error.
     """
     settings = load_settings(path, overrides or {})
-    experiment = validated(Experiment, settings)
+    try:
+        experiment = validated(Experiment, settings)
+    except ConfigError as error:
+        # The entries of a mixture, which a list in data.corpus is short for, are named as in the list.
+        text = str(error).replace("data.corpus.corpora", "data.corpus")
+        raise ConfigError(*re.sub(r"(data\.corpus\.)weights\.(\d+)", r"\1\2.weight", text).split("\n")) from None
     if experiment.run.name != AUTO:
         return experiment
     name = automatic_name(experiment, config_name(path))

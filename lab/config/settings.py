@@ -11,6 +11,7 @@ Layers join section by section. If the upper layer selects another member of a u
 position.frequency.method, the lower member's settings are dropped.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -100,13 +101,24 @@ def expand_mixture(layer: Settings) -> None:
         >>> expand_mixture({"data": data})
         >>> data["corpus"]["corpora"], data["corpus"]["weights"]
         ([{'name': 'stdlib'}, {'name': 'text', 'path': 'notes'}], [0.7, 0.3])
+
+    Raises: ConfigError for a corpus without a weight.
     """
     data = part(layer, "data")
     listed = data.get("corpus")
     if isinstance(listed, list):
         corpora = [{"name": "text", **part({"": corpus}, "")} for corpus in listed]
-        weights = [corpus.pop("weight", None) for corpus in corpora]
-        data["corpus"] = {"name": "mixture", "corpora": corpora, "weights": weights}
+        for index, corpus in enumerate(corpora):
+            if "weight" not in corpus:
+                entry = f"data.corpus.{index}"
+                for name in difflib.get_close_matches("weight", map(str, corpus)):
+                    raise ConfigError(f"{entry}.{name}={corpus[name]}: unknown setting; did you mean {entry}.weight?")
+                raise ConfigError(f"{entry}.weight: must be set; give the corpus's share of the packs, above 0")
+        data["corpus"] = {
+            "name": "mixture",
+            "corpora": corpora,
+            "weights": [corpus.pop("weight") for corpus in corpora],
+        }
 
 
 def merge_layers(lower: Mapping[str, object], upper: Mapping[str, object], prefix: str = "") -> Settings:
@@ -188,7 +200,7 @@ def inherit(file: Settings, stated: Settings) -> Settings:
             )
     if errors:
         raise ConfigError(*errors)
-    inherited = {"model": dict(source.model), "position": dict(source.position)}
+    inherited = {"model": source.model, "position": source.position}
     for name, settings in inherited.items():
         for key in part(file, name):
             settings.pop(key, None)

@@ -141,10 +141,13 @@ class Mixture(Section):
     """Weight of each corpus, its share of the packs, and of the tokens if packs are equally full."""
 
     def rules(self) -> Iterator[str]:
-        different = {*map(str, self.corpora)}
-        if not 2 <= len(different) == len(self.corpora) == len(self.weights) or Mixture in map(type, self.corpora):
-            rule = "must have two corpora or more, no mixtures, each once and with a weight; correct the list"
-            yield self.format_error("name", rule)
+        """Reject fewer corpora than two, equal ones, mixtures, and another number of weights."""
+        n = len(self.corpora)
+        if not 2 <= len({*map(str, self.corpora)}) == n == len(self.weights) or Mixture in map(type, self.corpora):
+            yield (
+                f"corpora=[{n} entries]: must list two corpora or more, no mixtures, each once and "
+                "with a weight; correct the list, or set one as data.corpus={...}"
+            )
 
 
 CORPORA["mixture"] = Mixture  # its own corpora are none, by its rules
