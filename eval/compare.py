@@ -427,14 +427,19 @@ def describe_marks(cells: pd.DataFrame) -> list[str]:
     return notes
 
 
-def describe_power(cells: pd.DataFrame) -> Iterator[str]:
+def describe_power(cells: pd.DataFrame) -> list[str]:
     """Write the seeds that each difference over seeds needs which is not shown."""
-    first = cells.column[cells.number == 0].iloc[0]
-    yield f"seeds of each column that show the difference seen from {first}, power {POWER:g} at {LEVEL:g}, unadjusted:"
+    lines = [
+        "seeds of each column that show the difference seen from "
+        f"{cells.column[cells.number == 0].iloc[0]}, power {POWER:g} at {LEVEL:g}, unadjusted:"
+    ]
     for cell in cells[(cells.p_adjusted > LEVEL) & (cells.seeds > 1)].itertuples():
         if math.isfinite(cell.verdict.degrees):
             needed, low, high = [f"{n:,.0f}".replace("inf", f"over {MOST_SEEDS}") for n in bound_seeds(cell.verdict)]
-            yield f"  {cell.line}, {cell.column}: {needed} ({low} to {high})"
+            lines.append(f"  {cell.line}, {cell.column}: {needed} ({low} to {high})")
+    if len(lines) == 1:
+        return ["--power has no difference to list: each has been shown, or has no test over seeds"]
+    return lines
 
 
 SPEC = EvaluationSpec(

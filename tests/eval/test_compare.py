@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import fisher_exact, t
 
 import lab
-from eval.compare import arrange, compute_verdict, least_growth, main, to_table
+from eval.compare import arrange, compute_verdict, describe_power, least_growth, main, to_table
 from eval.reach import read_points
 from lab.analysis.table import read_result_table, unpacked
 from lab.core.errors import ConfigError
@@ -316,6 +316,11 @@ def test_power_is_printed_where_nothing_is_shown(capsys):
     assert [line for line in lines if line.startswith("  accuracy at 48")] == [
         "  accuracy at 48, window of 192, n = 5: 6 (4 to 33)"
     ]
+
+
+def test_power_without_a_difference_is_a_line():
+    (line,) = describe_power(pd.DataFrame({"column": ["a"], "number": 0, "seeds": 1, "p_adjusted": math.nan}))
+    assert line.startswith("--power has no difference to list")
 
 
 def test_limits_of_seeds_needed_are_those_of_the_deviation():
