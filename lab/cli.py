@@ -41,9 +41,9 @@ except KeyboardInterrupt:  # within 0.3 s
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = {
     "Train": ("fit", "sweep", "longrecipe"),
+    "Measure": (),  # all others
     "Compare": ("compare", "report", "reach", "papers"),
     "Prepare and convert": ("prepare", "demand", "frequency", "positions", "export", "merge", "verify"),
-    "Measure": (),  # all others
 }
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*?))?  +(.*) \[(.*)\]$", re.M)  # an example has no values
 PAGE = """# Commands and settings
@@ -117,12 +117,11 @@ def read_help(command: str) -> str:
 
 def list_commands() -> str:
     """Write the first page: how to call the commands, and their purposes by group."""
-    purposes = {name: purpose for name, (_, purpose) in commands().items()}
     text = str(__doc__)
     for group, names in GROUPS.items():
         text += f"\n{group}:\n\n"
-        for name in names or [*purposes]:  # after the others
-            text += f"  {name:<20}  {purposes.pop(name)}\n"
+        for name in names or sorted(commands().keys() - sum(GROUPS.values(), ())):
+            text += f"  {name:<20}  {commands()[name][1]}\n"
     return wrap_help(text)
 
 
@@ -132,11 +131,12 @@ def find_module(command: str) -> str:
     Raises: ConfigError for an unknown command, and where another package of the same name hides the module.
     """
     if command not in commands():
-        raise ConfigError(f"{command}: unknown command; {suggest(command, commands())}")
+        raise ConfigError(f"{command}: unknown command; {suggest(command, [*commands(), 'help', 'docs'])}")
     module, _ = commands()[command]
     if find_spec(module) is None:  # as PYTHONPATH, or the folder of `python -m`, has a package lab or eval
-        package = module.partition(".")[0]
-        raise ConfigError(f"{module}: another package {package} is found first; use another folder and no PYTHONPATH")
+        raise ConfigError(
+            f"{module}: another package {module.partition('.')[0]} is found first; use another folder and no PYTHONPATH"
+        )
     return module
 
 

@@ -100,7 +100,9 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
 
 
 UNKNOWN = "zzz: unknown command; use one of: export, fit, "
-ANSWERS = {"positons": "positons: unknown command; did you mean positions?", "zzz": UNKNOWN, "help zzz": UNKNOWN}
+NEAR = {"positons": "positions", "hepl": "help", "dosc": "docs"}
+ANSWERS = {word: f"{word}: unknown command; did you mean {near}?" for word, near in NEAR.items()}
+ANSWERS |= {"zzz": UNKNOWN, "help zzz": UNKNOWN}
 PAGE = "The lab's commands under one name."
 DOCS = "probe-lab docs > docs/settings.md"
 HELPS = {  # a command line: its status, and how its output begins
@@ -146,7 +148,7 @@ def test_the_first_page_has_four_groups_with_every_command(capsys):
     cli.main(["--help"])
     parts = re.split(r"^([A-Z][a-z ]+):\n", capsys.readouterr().out, flags=re.M)[1:]
     groups = {group: re.findall(r"^  (\w+) ", text, re.M) for group, text in zip(*[iter(parts)] * 2, strict=True)}
-    assert sorted(groups) == ["Compare", "Measure", "Prepare and convert", "Train"]
+    assert [*groups] == ["Train", "Measure", "Compare", "Prepare and convert"]
     assert sorted(itertools.chain(*groups.values())) == sorted(cli.commands())
     assert {"distance", "probe", "recall", "ruler"} <= {*groups["Measure"]}
 
