@@ -124,6 +124,8 @@ def test_a_revision_of_the_hub_opens_from_the_cache(llama, tmp_path, monkeypatch
     for name in ("hf:owner/small@step-20", "hf:"):
         with refused(f"{name}: not in the cache{{}}", error=CheckpointError):
             open_model(name)
+    with refused(f"hf:{llama}: {llama} is a folder here{{}}", error=CheckpointError):
+        open_model(f"hf:{llama}")
     hub_folder.cache_clear()
 
 

@@ -126,13 +126,16 @@ def hub_folder(path: Path) -> Path:
     from huggingface_hub import snapshot_download
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")
-    patterns = ["*.json", "*.safetensors", "*.jinja"]
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+        )
     except (OSError, ValueError) as error:
-        reason = " ".join(first_line(error).split())
+        if os.path.isdir(name):
+            raise CheckpointError(f"{path}: {name} is a folder here; write it without {HUB}") from error
         raise CheckpointError(
-            f"{path}: not in the cache, and not available ({reason}); download it, or use a folder (docs/install.md)"
+            f"{path}: not in the cache, and not available ({first_line(error)}); download it, or use a folder "
+            "(docs/install.md)"
         ) from error
 
 
@@ -163,11 +166,11 @@ def read_source(
     Raises: CheckpointError for a folder of another type, ConfigError for a model of another type or a broken config.
     """
     if not is_hub_id(path) and not os.path.isdir(path):
-        missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
+        model = {**DEFAULTS, **stated}
+        missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in model)
         if missing:
             raise CheckpointError(f"{field}{abbreviate(path)}: {no_folder(path)}; for --dry_run set {missing}")
-        position: Settings = {"frequency": {"method": "rope"}}
-        return Source({**DEFAULTS, **stated}, position, tokenizer_settings(path / TOKENIZER, "<eos>"), None)
+        return Source(model, {"frequency": {"method": "rope"}}, tokenizer_settings(path / TOKENIZER, "<eos>"), None)
     place = find_place(path, field)
     tokenizer: Settings | None = None
     if not place.is_hugging_face:
@@ -181,7 +184,7 @@ def read_source(
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json").get("eos_token"))
     file = find_tokenizer(place.folder)
     # A tokenizer.json does not say which of its tokens ends a document.
-    if file is not None and eos is not None:
+    if file and eos is not None:
         tokenizer = tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
 
@@ -193,15 +196,12 @@ def read_run_config(path: Path) -> Settings:
     """
     values = read_yaml(path)
     # Runs of earlier versions state settings that no longer exist, mostly at values that changed nothing.
-    without_effect: dict[str, Settings] = {
-        "model": {"norm": "pre", "gate": False, "softmax": None},
-        "data": {"schedule": None},
-    }
-    for section, settings in without_effect.items():
+    without_effect = {"model.norm": "pre", "model.gate": False, "model.softmax": None, "data.schedule": None}
+    for dotted, value in without_effect.items():
+        section, _, name = dotted.partition(".")
         stated = part(values, section)
-        for name, value in settings.items():
-            if stated.get(name, ...) == value:
-                del stated[name]
+        if stated.get(name, ...) == value:
+            del stated[name]
     for name, value in flatten(values).items():
         for commit, removed in REMOVED.items():
             if not {name, f"{name}={value}"}.isdisjoint(removed.split()):
