@@ -99,8 +99,8 @@ REJECTED = {
     "shorter": ((*WSD, "--train.tokens=3584"), "train.tokens=3584: the run has trained for 8 steps"),
     "decay": ((*WSD[:-1], SHORT, "--optim.decay_tokens=1000"), f"optim.decay_tokens=1000: {WAS} 1500"),
     "cosine": ((*SMALL, LONG), f"optim.decay_tokens=None: {WAS} 1500", f"optim.schedule=cosine: {WAS} wsd"),
-    "no end": ((*SMALL, "--optim.schedule=wsd"), "optim.decay_tokens=None: must be set if schedule is wsd"),
-    "no use": ((*SMALL, "--optim.decay_tokens=9"), "optim.decay_tokens=9: must be set if schedule is wsd"),
+    "no end": ((*SMALL, "--optim.schedule=wsd"), "optim.decay_tokens=None: must be set if schedule=wsd"),
+    "no use": ((*SMALL, "--optim.decay_tokens=9"), "optim.decay_tokens=9: would be ignored with schedule=cosine"),
     "long": ((*WSD, "--train.tokens=3072"), "optim.decay_tokens=1500: must fit after optim.warmup_steps=4 of 6"),
 }
 

@@ -276,9 +276,13 @@ class OptimConfig(Section):
         """Reject a floor above the rate, and a decay without its schedule or a schedule without its decay."""
         if self.min_lr > self.lr:
             yield self.format_error("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
-        if (self.decay_tokens is None) == (self.schedule == "wsd"):
-            rule = f"must be set if schedule is wsd, and else not (it is {self.schedule})"
-            yield self.format_error("decay_tokens", f"{rule}; a tenth of train.tokens is usual")
+        if self.schedule == "wsd":
+            if self.decay_tokens is None:
+                yield self.format_error(
+                    "decay_tokens", "must be set for schedule=wsd; a tenth of train.tokens is usual"
+                )
+        elif self.decay_tokens is not None:
+            yield self.format_error("decay_tokens", f"would be ignored with schedule={self.schedule}; remove it")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Reject a warm-up that does not end before the run, or the decay; train rejects a run of less than a batch."""
