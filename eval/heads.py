@@ -34,7 +34,7 @@ from lab.probe.heads import shares_by_head
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE_HEADS, LINES = 10, 5  # heads of a table and of a picture
+TABLE_HEADS = 10
 
 
 class HeadsOptions(needles.OneNumberOptions):
@@ -102,7 +102,7 @@ def show_heads(request: Request) -> Result:
     picture = None
     if request.plots:
         picture = files[-1].with_suffix(".png")
-        save_chart(plot_heads(last, over_time[:LINES]), picture)
+        save_chart(plot_heads(last, over_time[:5]), picture)
     return Result("\n\n".join(texts), rows, files, picture)
 
 

@@ -69,15 +69,18 @@ def total_memory(device: torch.device) -> int:
 
 def hardware() -> dict[str, str | int | list[str] | None]:
     """Name the processor and the GPUs."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"cpu": processor(torch.device("cpu")), "cores": os.cpu_count(), "gpus": gpus}
+    return {
+        "cpu": processor(torch.device("cpu")),
+        "cores": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
 
 
 def processor(device: torch.device) -> str:
     """Name the processor or the GPU that a device computes on; "unknown" if the system has no name for it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = re.search(r"^model name\s*:(.*)", cpuinfo(), re.MULTILINE)
+    name = re.search(r"(?m)^model name\s*:(.*)", cpuinfo())
     return name[1].strip() if name else platform.processor() or "unknown"
 
 

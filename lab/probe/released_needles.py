@@ -90,11 +90,12 @@ def sample_needles(seed: int, test: int) -> Draws:
 
 def write(tokenizer: Tokenizer, haystack: str, limit: int, sample: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
-    length = limit + RELEASED_BUDGET
     pieces, ends = split_at_stops(tokenizer, haystack, limit)
     tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], sample, llama31=llama31)[0]))
     if tokens(0) > limit:
-        raise DataError(f"length={length}: too short for the needle test; use {tokens(0) + RELEASED_BUDGET} or more")
+        raise DataError(
+            f"length={limit + RELEASED_BUDGET}: too short for needle tests; use {tokens(0) + RELEASED_BUDGET} or more"
+        )
     n = min(bisect_left(ends, limit - tokens(0)), len(pieces) - 1)
     # Tokens do not strictly increase with pieces, as needles move. So the search starts where the text certainly fits,
     # and takes the first number of pieces that exceeds the limit, as the script does.
@@ -103,7 +104,7 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, sample: Draws, *, lla
     while n < len(pieces) and tokens(n) <= limit:
         n += 1
     if n >= len(pieces):
-        raise DataError(f"haystack: ends before a test of {length} tokens is full; give a longer text")
+        raise DataError(f"haystack: ends before a test of {limit + RELEASED_BUDGET} tokens is full; give a longer text")
     text, indices = lay_out(pieces[:n], sample, llama31=llama31)
     whole = TASK + text.removeprefix(".")
     return ReleasedPrompt(whole, [index + len(whole) - len(text) for index in indices])
