@@ -10,10 +10,10 @@ import json
 import tempfile
 import textwrap
 import warnings
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def list_dataset(corpus: Dataset) -> Listing:
             f"data.corpus.split={corpus.split}: no such split in {corpus.label}; use one of: {', '.join(splits)}"
         )
     # the client of the hub has kept the sizes of its listing
-    sizes: dict[str, int] = {name: xgetsize(url) for name, url in splits[corpus.split].items()}
+    sizes = {name: xgetsize(url) for name, url in splits[corpus.split].items()}
     listed = set().union(*splits.values())
     skipped["of other splits"] = len(listed - sizes.keys())
     skipped.update(type_of(file) for file in found if str(file.relative_to(str(root))) not in listed)
@@ -156,7 +156,7 @@ def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row | 
 
 
 def stream_objects(url: str, storage: Options) -> Iterator[Row | str]:
-    """Stream a file of JSON: an object in each line, or a list of objects or texts.
+    """Stream a file of JSON: an object in each line, or one value in several lines, or a list of objects or texts.
 
     The library would change the texts of a column that has other values, too, or only texts that look like dates.
     """
@@ -165,12 +165,17 @@ def stream_objects(url: str, storage: Options) -> Iterator[Row | str]:
     manager = datasets.StreamingDownloadManager(download_config=config)
     for path in manager.iter_files(manager.extract(url)):
         with datasets.utils.file_utils.xopen(path, "rb", download_config=config) as opened:
-            file = io.BufferedReader(opened)
-            if file.peek().removeprefix(BOM_UTF8).lstrip().startswith(b"["):
-                for value in json.load(file):
-                    yield value if isinstance(value, dict) else {"text": value}
+            # bytes that are not of the encoding become lone surrogates, by which `parse_object` and `is_text` find them
+            file = io.TextIOWrapper(io.BufferedReader(opened), "utf-8-sig", "surrogateescape")
+            lines = filter(str.strip, file)
+            first = next(lines, "[]")
+            if first.lstrip().startswith(("[", "{\n")):
+                rows = json.loads(first + file.read())
+                for row in rows if isinstance(rows, list) else [rows]:
+                    yield row if isinstance(row, dict) else {"text": row}
             else:
-                yield from map(parse_object, filter(bytes.strip, file))
+                for line in chain([first], lines):
+                    yield parse_object(line.encode(errors="surrogateescape"))
 
 
 def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: Options) -> Iterator[Row]:
@@ -184,8 +189,12 @@ def stream_tables(corpus: Dataset, listing: Listing, url: str, storage: Options)
     if listing.module == "csv":
         # The library would convert a batch of numbers alone, "007" to 7, and "NA" to no text. pandas would
         # take the first column for an index if rows have a field more.
-        texts = dict.fromkeys(columns, str)
-        options = {**options, "converters": texts, "na_filter": False, "index_col": options["index_col"] or False}
+        options = {
+            **options,
+            "converters": dict.fromkeys(columns, str),
+            "na_filter": False,
+            "index_col": options["index_col"] or False,
+        }
     wanted = {column.partition(".")[0] for column in columns}
     with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache, warnings.catch_warnings():
         warnings.filterwarnings("error", "Length of header")  # by which pandas drops what is beyond the header
@@ -214,9 +223,8 @@ def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, Options]:
     from datasets import config
     from huggingface_hub.hf_file_system import HfFileSystem, make_instance
 
-    commit, _, path_in_repository = name.partition("/")
-    repository = f"datasets/{corpus.repository}@{commit}"
-    address = f"{repository}/{path_in_repository}"
+    commit = name.partition("/")[0]
+    address = f"datasets/{corpus.repository}@{name}"
     # The client lists the folder of each file that it opens, unless its cache has the file's size. The library makes
     # copies of the client in other processes by these options, and this call gives them a cache with the listed size.
     entry = {"name": address, "size": listing.files[name], "type": "file"}

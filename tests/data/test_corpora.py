@@ -120,6 +120,22 @@ def test_texts_of_mixed_columns_are_as_written(tmp_path, column, form, seed):
     assert read_all(Dataset(path=str(tmp_path), text=column, source="set")) == expected
 
 
+FORMS = {  # of JSON: the options in a data set's card, the content of a file, and its texts
+    "object": ("", json.dumps({"text": "a", "n": [1, 2]}, indent=1).encode(), ["a"]),
+    "white_space": ("", b" \n" * 9000 + ARRAY, TEXTS),
+    "empty": ("", b"\n", ["no document in a.json"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_json_file_is_read_as_its_card_states(tmp_path, name):
+    options, data, texts = FORMS[name]
+    (tmp_path / "a.json").write_bytes(data)
+    card = f"---\nconfigs:\n- config_name: default\n  data_files: a.json\n  {options}\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    assert [getattr(item, "text", item) for item in read_all(Dataset(path=str(tmp_path)))] == texts
+
+
 def test_a_saved_column_of_json_is_decoded(tmp_path):
     values = pyarrow.array(['"one"', "3", None, '"tw\\"o"'], pyarrow.json_())
     pyarrow.parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
