@@ -141,7 +141,7 @@ def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row | 
     try:
         url, storage = locate(corpus, listing, name)
         if listing.module == "json":
-            yield from stream_objects(url, storage)
+            yield from stream_objects(url, storage, listing.options)
         else:
             yield from stream_tables(corpus, listing, url, storage)
     except LabError:
@@ -155,10 +155,11 @@ def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row | 
         raise make_error(corpus, rule, error, fix) from error
 
 
-def stream_objects(url: str, storage: Options) -> Iterator[Row | str]:
+def stream_objects(url: str, storage: Options, options: Options) -> Iterator[Row | str]:
     """Stream a file of JSON: an object in each line, or one value in several lines, or a list of objects or texts.
 
-    The library would change the texts of a column that has other values, too, or only texts that look like dates.
+    `options` has the card's `encoding`, and `field`, the key of the rows in a file that is one object. The library
+    would change the texts of a column that has other values, too, or only texts that look like dates.
     """
     datasets = import_datasets()
     config = datasets.DownloadConfig(storage_options=storage)
@@ -166,11 +167,13 @@ def stream_objects(url: str, storage: Options) -> Iterator[Row | str]:
     for path in manager.iter_files(manager.extract(url)):
         with datasets.utils.file_utils.xopen(path, "rb", download_config=config) as opened:
             # bytes that are not of the encoding become lone surrogates, by which `parse_object` and `is_text` find them
-            file = io.TextIOWrapper(io.BufferedReader(opened), "utf-8-sig", "surrogateescape")
+            file = io.TextIOWrapper(io.BufferedReader(opened), options["encoding"], "surrogateescape")
             lines = filter(str.strip, file)
-            first = next(lines, "[]")
-            if first.lstrip().startswith(("[", "{\n")):
+            first, field = next(lines, "[]"), options["field"]
+            if field or first.lstrip().startswith(("[", "{\n")):
                 rows = json.loads(first + file.read())
+                if field:
+                    rows = rows[field]
                 for row in rows if isinstance(rows, list) else [rows]:
                     yield row if isinstance(row, dict) else {"text": row}
             else:

@@ -121,6 +121,13 @@ def test_texts_of_mixed_columns_are_as_written(tmp_path, column, form, seed):
 
 
 FORMS = {  # of JSON: the options in a data set's card, the content of a file, and its texts
+    "latin": (
+        "encoding: latin-1",
+        '{"text": "zwei W\xf6rter"}\n{"text": "b"}\n'.encode("latin-1"),
+        ["zwei W\xf6rter", "b"],
+    ),
+    "utf16": ("encoding: utf-16-le", LINES.decode().encode("utf-16-le"), TEXTS),
+    "field": ("field: data", b'{"n": 1, "data": ' + ARRAY + b"}", TEXTS),
     "object": ("", json.dumps({"text": "a", "n": [1, 2]}, indent=1).encode(), ["a"]),
     "white_space": ("", b" \n" * 9000 + ARRAY, TEXTS),
     "empty": ("", b"\n", ["no document in a.json"]),
