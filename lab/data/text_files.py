@@ -122,6 +122,9 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Count
         candidates = {*expand_pattern(path)}  # a pattern may match both a folder and files in it
         for start in [*filter(Path.is_dir, candidates)]:
             candidates.update(walk(start))
+        for above in {*chain.from_iterable(candidate.parents for candidate in candidates)}:
+            if root in above.parents and above.is_symlink():  # glob follows links
+                candidates.add(above)
         if root.is_dir():
             candidates.discard(root)  # which may be a link
     files, skipped = [], Counter[str]()

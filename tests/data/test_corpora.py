@@ -344,14 +344,17 @@ def test_a_truncated_file_is_one_line(tmp_path, kept, corpus, name, pack):
         read_all(corpus(path=str(tmp_path)))
 
 
-@pytest.mark.parametrize("target", ["nowhere", "folder"])
-def test_a_link_to_no_file_is_refused(tmp_path, target):
+@pytest.mark.parametrize(
+    ("target", "path"), [("nowhere", ""), ("folder", ""), ("folder", "*/*.md"), ("folder", "**/*.md")]
+)
+def test_a_link_to_no_file_is_refused(tmp_path, target, path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "c.md").write_text("two")
     (tmp_path / "texts" / "a.txt").write_text("one")
     (tmp_path / "texts" / "b.txt").symlink_to(tmp_path / target)
     with refused(f"{tmp_path / 'texts' / 'b.txt'}: is a link"):
-        read_all(Text(path=str(tmp_path / "texts")))
+        read_all(Text(path=str(tmp_path / "texts" / path)))
 
 
 def test_many_files_are_divided_among_512_tasks(tmp_path):
