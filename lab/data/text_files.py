@@ -105,7 +105,7 @@ def expand_pattern(path: Path) -> list[Path]:
     for above in path.parents:
         if above.is_relative_to(root):
             for folder in filter(os.path.isdir, glob(str(above), recursive=True)):
-                os.scandir(folder).close()
+                os.listdir(f"{folder}/.")  # raises an error if it cannot be listed or not be entered
     return [Path(name) for name in glob(str(path), recursive=True)]
 
 
@@ -151,8 +151,7 @@ def is_hidden(path: Path) -> bool:
         >>> [is_hidden(Path(path)) for path in ("a.txt", "__init__.py", "a/.b.txt", ".a/b.txt", "__a__/b.txt")]
         [False, False, True, True, True]
     """
-    in_hidden = any(part.startswith((".", "__")) for part in path.parts[:-1])
-    return in_hidden or path.name.startswith(".")
+    return path.name.startswith(".") or any(part.startswith((".", "__")) for part in path.parts[:-1])
 
 
 def type_of(path: Path) -> str:

@@ -184,7 +184,7 @@ def as_nobody(work):
 
 READS = {
     "folder": lambda path: read_all(Text(path=path)),
-    "pattern": lambda path: read_all(Text(path=f"{path}/*/*.jsonl")),
+    "pattern": lambda path: read_all(Text(path=f"{path}/*/a.jsonl")),
     "deep": lambda path: read_all(Text(path=f"{path}/**/*.jsonl")),
     "dataset": lambda path: read_all(Dataset(path=path)),
     "--text": lambda path: read_texts(Path(path), "--text"),
@@ -202,16 +202,19 @@ def shared():
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="changes the user")
-@pytest.mark.parametrize("closed", ["closed", "closed/a.jsonl"])
+@pytest.mark.parametrize(
+    ("closed", "mode", "unaffected"),  # what lists the names of files alone
+    [("closed", 0, ()), ("closed", 0o444, ("results",)), ("closed/a.jsonl", 0, ("results", "runs"))],
+)
 @pytest.mark.parametrize("read", READS)
-def test_what_cannot_be_opened_is_refused_with_its_reason(shared, read, closed):
+def test_what_cannot_be_opened_is_refused_with_its_reason(shared, read, closed, mode, unaffected):
     for name in ("open", "closed"):
         (shared / name).mkdir()
         (shared / name / "a.jsonl").write_bytes(LINES)
     import_datasets().load_dataset_builder("json", data_files=str(shared / "open" / "a.jsonl"))  # its imports
-    (shared / closed).chmod(0)
+    (shared / closed).chmod(mode)
     answer = as_nobody(partial(READS[read], str(shared)))
-    is_opened = closed == "closed" or read not in ("results", "runs")  # these list the names of files alone
+    is_opened = read not in unaffected
     assert ("Permission denied" in answer) == (str(shared / closed) in answer and "Error" in answer) == is_opened, (
         answer
     )
