@@ -178,6 +178,14 @@ def test_records_that_are_older_than_a_checkpoint_are_rejected(place, probed, lo
     assert_same_run(run, whole)
 
 
+def test_counts_that_are_older_than_the_last_checkpoint_are_written_again(place, whole):
+    run = place / "runs" / "older_counts"
+    shutil.copytree(whole, run)
+    shutil.copy(candidates(run / "checkpoints")[-1] / COUNTS, run)
+    train(place, run.name, *SHORT, resume=True)
+    assert_same_run(run, whole)
+
+
 def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, whole, capsys):
     run = place / "runs" / "moved"
     shutil.copytree(whole, run)

@@ -20,6 +20,7 @@ from lab.counts import COUNTED
 from lab.results.store import parse_record
 from lab.runs.checkpoints import (
     CONSUMED,
+    COUNTS,
     MANIFEST,
     PROBES,
     RECORDS,
@@ -162,11 +163,14 @@ def find_broken_line(path: Path, begin: int, consumed_tokens: int) -> str | None
 def is_run_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:
     """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded.
 
-    A run without `probes` ends without one.
+    A run without `probes` ends without one. Counts of an older backup are not those of the checkpoint: a resume writes
+    them again.
     """
     if checkpoint is None or find_losses(folder, checkpoint)[1]:
         return False
-    if probes and all(probe[CONSUMED] < checkpoint.consumed_tokens for probe in folder.probes()):
+    if file_error(folder.path / COUNTS, checkpoint.files[COUNTS], hashes=True):
         return False
     at = checkpoint.consumed_tokens
+    if probes and all(probe[CONSUMED] < at for probe in folder.probes()):
+        return False
     return any(line.get("step", 0) >= steps and line[CONSUMED] <= at for line in folder.records("metrics.jsonl"))
