@@ -95,7 +95,7 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
             item: Item = ""
             is_used = False
             for item in read(name):
-                is_used = is_used or isinstance(item, TextDocument)
+                is_used |= isinstance(item, TextDocument)
                 yield item
             # a file that is one empty document, such as __init__.py, is no surprise
             if not (is_used or (has_suffix(name, PLAIN) and item in ("", "empty"))):
