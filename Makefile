@@ -44,7 +44,7 @@ lock: .venv/.dev
 	.venv/bin/python .ci/lock.py
 
 pictures: .venv/.dev
-	.venv/bin/python -m experiments.pictures
+	.venv/bin/python -m docs.pictures
 
 check: lint types
 

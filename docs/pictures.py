@@ -1,4 +1,4 @@
-"""Plot the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
+"""Plot the pictures of the pages: `make pictures` for all, python -m docs.pictures NAME ... for some.
 
 `findings` and `lengths` are plotted from records, `string_2k` from a method. `demo` is of runs/cpu_demo_384, `methods`
 and `heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores. The

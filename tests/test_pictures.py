@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from experiments import pictures
+from docs import pictures
 from tests.forked import ROOT
 
 pytest.importorskip("vl_convert")
