@@ -109,7 +109,7 @@ def condition_settings(settings: Mapping[str, Row], replicate: Collection[str] =
     used = {base: settings[base] for base in bases.values()}
     names = {} if len(used) == len(settings) else name_conditions(used, replicate)  # runs may start from one another
     machine = ("run.", "track.", "data.folder", "train.threads", "train.devices", "train.accelerator", "probe.batch")
-    out = {}
+    out: dict[str, Row] = {}
     for name, row in settings.items():
         base = row.get("start.path")
         condition = base

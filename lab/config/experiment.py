@@ -171,7 +171,7 @@ def load_experiment(path: Path, overrides: Settings | None = None) -> Experiment
         experiment = validated(Experiment, settings)
     except ConfigError as error:
         # The entries of a mixture, which a list in data.corpus is short for, are named as in the list.
-        text = str(error).replace("data.corpus.corpora", "data.corpus")
+        text = re.sub(r"data\.corpus\.corpora(\.\d|=\[)", r"data.corpus\1", str(error))
         raise ConfigError(*re.sub(r"(data\.corpus\.)weights\.(\d+)", r"\1\2.weight", text).split("\n")) from None
     if experiment.run.name != AUTO:
         return experiment
