@@ -265,6 +265,19 @@ def test_a_forward_that_checkpointing_repeats_counts_once(model, use_reentrant):
     assert watch.frequency()[0] == ids.numel()
 
 
+def test_checkpointing_of_transformers_keeps_no_cache_and_divides(model):
+    model.config.use_cache = True
+    model.gradient_checkpointing_enable()
+    watch = lab.watch(model, window=WINDOW)
+    model(tokens(rows=1), position_ids=RESTARTS)
+    assert watch.frequency().tolist() == f_by_pairs([3, 7, 2])
+    assert watch.incomplete is None
+    model.gradient_checkpointing_disable()
+    model(tokens(rows=1), position_ids=RESTARTS)
+    assert watch.frequency()[0] == T
+    assert "tokens see other documents" in watch.incomplete
+
+
 def f_by_pairs(lengths):
     """Count the pairs of the tokens of each document, one by one."""
     f = [0] * WINDOW
