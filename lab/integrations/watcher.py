@@ -28,12 +28,13 @@ from lab.core.chart import Axis, Rule, plot_lines, set_theme
 from lab.core.errors import ConfigError, DataError, abbreviate, first_line
 from lab.core.files import write_atomic
 from lab.core.launch import exchange, sum_over_ranks
+from lab.core.schema import Length, Section
 from lab.core.types import IntArray, Row
 from lab.counts import COUNTED, PositionCounts
 from lab.data.encoding import inside_text
 from lab.integrations import layout, retrieval
 from lab.integrations.counter import LOG, Counter
-from lab.integrations.coverage import Coverage, read_coverage
+from lab.integrations.coverage import read_coverage
 from lab.integrations.experiment import CausalityTest
 from lab.integrations.tokenizer_adapter import TextTokenizer
 from lab.model.huggingface.foreign import count_positions
@@ -48,6 +49,17 @@ LOGGED = ("reach", "f_half", "g_half", "accuracy", "log_prob")  # by trackers
 def first_reason(reason: str | None) -> str | None:
     """Return the first reason that a rank gives, if any; a collective call."""
     return next(filter(None, exchange(reason)), None)
+
+
+class Lengths(Section):
+    """The arguments of a watcher that are numbers."""
+
+    window: Length
+    """Tokens of the longest row."""
+    sliding_window: Length | None = None
+    """Tokens that a layer sees, the token itself included. Default: that of the model's config."""
+    attention_chunk_size: Length | None = None
+    """Tokens of a chunk. Default: that of the model's config."""
 
 
 class Hook:
@@ -92,6 +104,7 @@ class Watcher:
 
         Raises: ConfigError, DataError.
         """
+        Lengths(window=window, sliding_window=sliding_window, attention_chunk_size=attention_chunk_size)
         self.tokenizer, self.window, self.input = tokenizer, window, input
         self.model, self.inner = model, retrieval.unwrap(model)
         self.parameters = inspect.signature(self.inner.forward).parameters
@@ -109,7 +122,7 @@ class Watcher:
             inside_text(retrieval.read_tokenizer(tokenizer))
         coverage = read_coverage(self.inner)
         if sliding_window or attention_chunk_size:
-            coverage = Coverage(sliding_window, attention_chunk_size)
+            coverage = coverage._replace(window=sliding_window, chunk=attention_chunk_size)
         self.experiment = CausalityTest(self.names, logits, coverage.is_hybrid)
         self.restored, self.counter = PositionCounts(window), Counter(window, coverage)
         self.haystack, self.forwards_in_eval = haystack, 0

@@ -139,7 +139,11 @@ def test_an_error_in_the_hook_itself_is_no_error_of_the_forward(caplog, monkeypa
     assert len(caplog.records) == 1
 
 
-def test_a_wrong_option_is_named_at_once():
+@pytest.mark.parametrize("value", [-1, 0, True, 2.5, "8"])
+@pytest.mark.parametrize("name", ["window", "sliding_window", "attention_chunk_size"])
+def test_a_wrong_option_is_named_at_once(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}=.?{value}.?: "):
+        lab.watch(Model(), **{"window": WINDOW, name: value})
     with pytest.raises(ConfigError, match="input=inputs: "):
         lab.watch(Model(), window=WINDOW, input="inputs")
 

@@ -152,6 +152,16 @@ def test_windows_of_models_without_a_config_and_of_the_labs_own():
         watch.close()
 
 
+def test_an_own_window_of_a_hybrid_leaves_the_rest_of_its_coverage():
+    sizes = SIZES | {"num_hidden_layers": 3, "attention_window_size": 9, "lru_width": 16, "use_cache": False}
+    config = transformers.RecurrentGemmaConfig(vocab_size=VOCABULARY, head_dim=8, **sizes)
+    hybrid = transformers.RecurrentGemmaForCausalLM(config).train()
+    watch = lab.watch(hybrid, window=WINDOW, sliding_window=4)
+    hybrid(tokens(rows=1), position_ids=RESTARTS)
+    assert watch.frequency()[:5].tolist() == [*f_by_pairs([3, 7, 2])[:4], 0]
+    assert watch.incomplete is None
+
+
 PACKED = {"cu_seq_lens_q": torch.tensor([0, 3, 10, 12]), "cu_seq_lens_k": torch.tensor([0, 3, 10, 12])}
 
 
