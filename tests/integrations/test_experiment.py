@@ -165,6 +165,19 @@ def test_types_without_causal_attention_are_rejected():
         assert ("token ids" if name == "vit" else "later tokens change earlier outputs") in watch.incomplete
 
 
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_a_small_effect_of_later_tokens_is_no_rounding(is_decoder):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = transformers.BertConfig(vocab_size=50, **sizes, is_decoder=is_decoder, use_cache=False)
+    model = transformers.BertLMHeadModel(config).train()
+    watch = lab.watch(model, window=WINDOW)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(IDS)
+    assert watch.frequency().tolist() == (ROW if is_decoder else [0] * WINDOW)
+    assert is_decoder or "later tokens change earlier outputs" in watch.incomplete
+
+
 def test_forwards_with_gradients_in_eval_mode_are_reported(caplog):
     model = Ignoring().eval()
     watch = lab.watch(model, window=WINDOW)
