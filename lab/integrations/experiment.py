@@ -8,7 +8,8 @@ Three forwards receive the arguments of one that trains, but for some token ids:
     third          a a a x b b        if an output before the changed tokens changes, the model is not causal
 
 Rows of one document are laid out as two halves, if position ids or boundaries state the documents. The forwards run in
-eval mode without gradients, from the same random state, on copies of buffers and caches.
+eval mode without gradients, from the same random state, on copies of buffers and caches. Zeros in the parameters of a
+copy are random numbers: a projection that begins with zeros hides what attention sees.
 """
 
 import re
@@ -87,7 +88,7 @@ class CausalityTest:
         if not is_sharded:
             runner = inner
             with suppress(Exception):  # what cannot be copied
-                runner = deepcopy(inner, {id(parameter): parameter for parameter in inner.parameters()})
+                runner = deepcopy(inner, {id(parameter): fill_zeros(parameter) for parameter in inner.parameters()})
         saved = {module: module._buffers for module in runner.modules()}
         (input,) = self.names["input"]
         ids: Any = arguments.get(input)
@@ -152,6 +153,15 @@ class CausalityTest:
         # The boundaries of the keys equal those of the queries.
         for boundaries in arguments.keys() & {name, "cu_seq_lens_k"}:
             arguments[boundaries] = ends.new_tensor([0, half, size])
+
+
+def fill_zeros(parameter: Tensor) -> Tensor:
+    """Return a parameter that trains, with random numbers in place of zeros, by which attention has no effect yet."""
+    if not parameter.requires_grad or parameter.all():
+        return parameter
+    generator = torch.Generator(parameter.device).manual_seed(0)
+    noise = torch.empty_like(parameter).normal_(0, 0.05, generator=generator)
+    return nn.Parameter(parameter.where(parameter != 0, noise))
 
 
 def describe_argument(value: object) -> object:

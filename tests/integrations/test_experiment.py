@@ -165,6 +165,20 @@ def test_types_without_causal_attention_are_rejected():
         assert ("token ids" if name == "vit" else "later tokens change earlier outputs") in watch.incomplete
 
 
+@pytest.mark.parametrize("zero", ["head", "attention"])
+def test_attention_without_an_effect_yet_is_not_believed(zero):
+    """nanochat and modded-nanogpt begin with projections of zeros, the latter in parts of a parameter."""
+    model = Ignoring()
+    weight = model.head.weight if zero == "head" else model.qkv.weight[16:]
+    nn.init.zeros_(weight)
+    nn.init.zeros_(model.qkv.bias)
+    watch = lab.watch(model, window=WINDOW)
+    model(IDS, POSITIONS)
+    assert not watch.frequency().any()
+    assert "tokens see other documents" in watch.incomplete
+    assert not weight.any()
+
+
 @pytest.mark.parametrize("is_decoder", [True, False])
 def test_a_small_effect_of_later_tokens_is_no_rounding(is_decoder):
     torch.manual_seed(0)
