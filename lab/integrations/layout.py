@@ -15,7 +15,6 @@ on the device of the tokens, which nothing waits for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def find_arguments(arguments: Mapping[str, object], names: Names) -> dict[str, t
         for name in reversed(known):
             value = arguments.get(name)
             if value is not None and not isinstance(value, str):  # such as "causal", for a mask that a model makes
-                found[role] = name, value
+                found[role] = name, torch.as_tensor(value) if isinstance(value, (list, tuple)) else value
     return found
 
 
@@ -89,7 +88,8 @@ def read_layout(arguments: Mapping[str, object], names: Names) -> Received:
     ).values()
     if not isinstance(ids, Tensor) or ids.dim() not in (1, 2) or ids.is_floating_point():
         raise DataError(f"input={input}: must be token ids (B, T); name their argument by input=")
-    check_names(ids, arguments, {"cu_seq_lens_k", "seq_idx", "token_type_ids", *chain(*names.values())})
+    others = {"cu_seq_lens_k", "seq_idx", "token_type_ids", "logits_to_keep", "image_sizes", "image_grid_thw"}
+    check_names(ids, arguments, others.union(*names.values()))
     tokens = torch.atleast_2d(ids)
     size = tokens.shape[1]
     index = torch.arange(size, device=tokens.device)
@@ -156,17 +156,24 @@ def check_names(tokens: Tensor, arguments: Mapping[str, object], known: set[str]
     """
     for name in arguments.keys() - known:
         value = arguments[name]
-        for part in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(part, Tensor):
-                is_layout = part.shape == tokens.shape and not part.is_floating_point()
-                is_layout |= part.shape[-2:] == 2 * tokens.shape[-1:]
-            else:  # any class may be a mask, or a cache of other keys
-                is_layout = type(part).__module__ not in ("builtins", "torch") and not callable(part)
-            if is_layout:
-                raise ConfigError(
-                    f"{name}={type(part).__name__}: may state what tokens see, and has no known name; name it by "
-                    "positions=, targets=, boundaries= or mask=, or pass it no more"
-                )
+        if may_state_layout(value, tokens.shape[-1]):
+            raise ConfigError(
+                f"{name}={type(value).__name__}: may state what tokens see, and has no known name; name it by "
+                "positions=, targets=, boundaries= or mask=, or pass it no more"
+            )
+
+
+def may_state_layout(value: object, size: int) -> bool:
+    """Return whether a value has several whole numbers, a matrix of the row's size, or a type that is not known."""
+    if isinstance(value, dict):
+        return any(may_state_layout(part, size) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return [*map(type, value)].count(int) > 1 or any(may_state_layout(part, size) for part in value)
+    if isinstance(value, Tensor):
+        has_numbers = not (value.is_floating_point() or value.is_complex())
+        return (has_numbers and value.numel() > 1) or value.shape[-2:] == (size, size)
+    # Any class may be a mask, or a cache of other keys.
+    return type(value).__module__ not in ("builtins", "torch") and not callable(value)
 
 
 def reduce_mask(name: str, mask: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:

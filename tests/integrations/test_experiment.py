@@ -59,7 +59,7 @@ class Lingua(GPT):
 
 class Modded(GPT):
     def forward(self, input_seq, target_seq, seqlens):
-        of = torch.bucketize(torch.arange(T), seqlens, right=True)
+        of = torch.bucketize(torch.arange(T), torch.as_tensor(seqlens), right=True)
         return cross_entropy(self.attend(input_seq, of[:, None] == of).flatten(0, 1), target_seq)
 
 
@@ -85,6 +85,7 @@ def causal_blocks(b, h, q, k):
 
 NAMES = {"positions": "positions", "mask": "attention_masks"}
 LINGUA = {"positions": "tok_idx", "targets": "target", "mask": "mask"}
+TARGET = {"targets": "target_seq"}
 MODDED = {"targets": "target_seq", "boundaries": "seqlens"}
 MASK = block_mask(causal_blocks)
 WINDOWED = block_mask(lambda b, h, q, k: causal_blocks(b, h, q, k) & (q - k < 3))
@@ -97,6 +98,10 @@ STATED = {  # a model, its input, the options, what it receives, and f; None for
     "unnamed positions": (Lingua, "token_values", {"targets": "target"}, (IDS, TARGETS, POSITIONS), None),
     "modded-nanogpt": (Modded, "input_seq", MODDED, (IDS[0], TARGETS[0], BOUNDARIES), DIVIDED),
     "unnamed targets": (Modded, "input_seq", {"boundaries": "seqlens"}, (IDS[0], TARGETS[0], BOUNDARIES), None),
+    "unnamed flat positions": (Lingua, "token_values", {"targets": "target"}, (IDS, TARGETS, POSITIONS[0]), None),
+    "unnamed boundaries": (Modded, "input_seq", TARGET, (IDS[0], TARGETS[0], BOUNDARIES), None),
+    "unnamed numbers": (Modded, "input_seq", TARGET, (IDS[0], TARGETS[0], BOUNDARIES.tolist()), None),
+    "boundaries in a list": (Modded, "input_seq", MODDED, (IDS[0], TARGETS[0], BOUNDARIES.tolist()), DIVIDED),
     "no documents": (Ignoring, "input_ids", {}, (IDS, torch.arange(T)[None]), ROW),
     "ignored positions": (Ignoring, "input_ids", {}, (IDS, POSITIONS), None),
     "ignored boundaries": (Ignoring, "input_ids", {}, (IDS, None, BOUNDARIES), None),
