@@ -99,6 +99,19 @@ def test_a_prompt_has_the_tokens_of_its_whole_text(form, ends):
         assert VOCABULARY["</s>"] not in {*case.prompt_ids, *released.prompt_ids}
 
 
+def test_a_tokenizer_that_reads_line_breaks_as_spaces():
+    """XGLM's joins them to the spaces around; a prompt has all parts and numbers."""
+    tokenizer = make_tokenizer("always")
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), one_space])
+    case = make_case(tokenizer, HAYSTACK, 1300, BUDGET, np.random.default_rng(4))
+    text = tokenizer.decode(case.prompt_ids)
+    assert len(case.prompt_ids) + BUDGET == 1300
+    assert re.findall(r" One of the magic numbers is ([0-9]+)\.", text) == case.numbers
+    assert text.split()[: len(TASK.split())] == TASK.split()
+    assert text.endswith(QUESTION.strip())
+
+
 def test_a_tokenizer_that_changes_the_edges_of_texts_is_refused():
     tokenizer = make_tokenizer("never")
     tokenizer.normalizer = normalizers.Replace(Regex(r"\A"), " ")
