@@ -40,7 +40,9 @@ def read_coverage(model: nn.Module) -> Coverage:
         >>> read_coverage(model).window
         8
     """
-    config = getattr(model, "config", getattr(model, "cfg", None))
+    # That of the model itself, or of the one that it wraps.
+    configs = (getattr(module, "config", getattr(module, "cfg", None)) for module in model.modules())
+    config = next(filter(None, configs), None)
     settings = getattr(config, "text_config", config)  # of a model that reads images too
     layers = getattr(settings, "layers", None)  # of the lab's own decoder
 

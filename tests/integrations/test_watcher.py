@@ -152,6 +152,28 @@ def test_windows_of_models_without_a_config_and_of_the_labs_own():
         watch.close()
 
 
+class Wrapper(nn.Module):
+    """A model that has no config, around one that has."""
+
+    def __init__(self, lm):
+        super().__init__()
+        self.lm = lm
+
+    def forward(self, input_ids):
+        return self.lm(input_ids).logits
+
+
+def test_a_wrapper_has_the_window_of_the_model_within():
+    config = transformers.MistralConfig(vocab_size=VOCABULARY, **SIZES, num_key_value_heads=2, sliding_window=4)
+    config._attn_implementation = "eager"
+    local = transformers.MistralForCausalLM(config)
+    expected = f_of_attention(local.eval(), tokens(), {})
+    watch = lab.watch(Wrapper(local).train(), window=WINDOW)
+    watch.model(tokens())
+    assert watch.frequency().tolist() == expected.tolist()
+    assert not expected[4:].any()
+
+
 def test_an_own_window_of_a_hybrid_leaves_the_rest_of_its_coverage():
     sizes = SIZES | {"num_hidden_layers": 3, "attention_window_size": 9, "lru_width": 16, "use_cache": False}
     config = transformers.RecurrentGemmaConfig(vocab_size=VOCABULARY, head_dim=8, **sizes)
