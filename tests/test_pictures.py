@@ -17,6 +17,7 @@ def place(tmp_path, monkeypatch):
     for folder in ("configs", "experiments"):
         Path(folder).symlink_to(ROOT / folder)
     Path("docs").mkdir()
+    Path("docs/figures.py").symlink_to(ROOT / "docs/figures.py")
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-"""Train and evaluate the experiments of docs/findings.md, or print and plot their results.
+"""Train and evaluate the experiments of docs/findings.md, or print their results.
 
     python -m experiments.window [STAGE ...] [--jobs=1]    train what is missing and record it
     python -m experiments.window --short [--jobs=2]        one seed of D: numbers asked as stated, and shuffled
-    python -m experiments.window --results [-o FOLDER]     tables, verdicts and pictures of the records
+    python -m experiments.window --results                 tables and verdicts of the records
 
 STAGE is one of those in experiments/window/stages.yaml; without any, all run in this order.
 
@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from experiments.window.figures import plot_findings
 from experiments.window.plans import (
     MOST_BASES,
     STAGES,
@@ -57,7 +56,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--results", action="store_true")
-    parser.add_argument("-o", dest="folder", type=Path)
     options = parser.parse_args()
     # Python 3.11 rejects no argument if it has choices of several.
     if unknown := set(options.stages) - set(STAGES):
@@ -65,10 +63,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.results:
         try:
-            records = open_records(RECORDS)
-            print_results(records)
-            if options.folder is not None:
-                plot_findings(records, options.folder)
+            print_results(open_records(RECORDS))
         except LabError as error:
             parser.error(str(error))
     elif options.short:

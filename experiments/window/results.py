@@ -1,4 +1,4 @@
-"""The results of docs/findings.md from the records: conditions, verdicts on the predictions, and pictures.
+"""The results of docs/findings.md from the records: conditions and verdicts on the predictions.
 
 A run is one observation. Branches of a base model are compared by the differences of pairs, with limits of the t
 distribution over seeds. Verdicts are those of the predictions: *equal* if the 90% limits lie within the margin, *shown*

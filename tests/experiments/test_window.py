@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from docs.figures import plot_findings
 from experiments.window import __main__ as command
-from experiments.window.figures import plot_findings
 from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
 from experiments.window.results import open_records, print_results
 from lab.analysis.table import pack

@@ -1,5 +1,6 @@
-"""The figures of docs/findings.md, from the records."""
+"""Plot the pictures of docs/findings.md from the records: python -m docs.figures FOLDER."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.window.plans import DCA, DCA_QUARTER, HALF, PLAIN
-from experiments.window.results import GENERATED, Records
+from experiments.window.results import GENERATED, Records, open_records
 from lab.core.chart import GREY, Axis, concat, layer, plot_lines, save_chart
 from lab.core.chart_style import BELOW, BEYOND, RUN
 
@@ -92,3 +93,7 @@ def add_title(chart: "alt.LayerChart", title: str, runs: pd.DataFrame, by: list[
     sizes = runs.groupby(by)["seed"].nunique()
     n = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     return chart.properties(title=f"{title}, n = {n}")
+
+
+if __name__ == "__main__":
+    plot_findings(open_records(Path("experiments/window/records")), Path(sys.argv[1]))
